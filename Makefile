@@ -1,0 +1,35 @@
+# `make demo` and `make test` do all their own set-up; they need Python 3.11 or newer and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench soak clean
+
+demo: $(READY)
+	$(BIN)/python examples/quickstart.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_tidy.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/run.py
+
+soak: $(READY)
+	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash tests/property tests/integration
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "commitlog needs Python 3.11 or newer; say which one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

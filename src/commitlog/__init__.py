@@ -1,0 +1,110 @@
+"""An embeddable commit log: Kafka's storage engine as a library.
+
+import commitlog
+
+with commitlog.open("data") as log:
+    orders = log.create_topic("orders", partitions=2)
+    orders.append(b"three apples", key=b"alice")
+    for partition in orders.partitions:
+        for record in partition.records():
+            print(record.offset, record.key, record.value)
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from commitlog.batch import RecordBatch
+from commitlog.config import LogConfig, TopicConfig
+from commitlog.errors import (
+    BatchTooLargeError,
+    ClosedError,
+    CommitLogError,
+    ConfigError,
+    CorruptionError,
+    DiskFullError,
+    ForkedError,
+    InvalidRecordError,
+    InvalidTopicError,
+    LogLockedError,
+    MissingDependencyError,
+    NotALogError,
+    OffsetOutOfRangeError,
+    PartitionFailedError,
+    ReadOnlyError,
+    RecordTooLargeError,
+    TopicExistsError,
+    TornTailError,
+    UnknownPartitionError,
+    UnknownTopicError,
+    UnsupportedFormatError,
+)
+from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex
+from commitlog.log import CommitLog, Health
+from commitlog.partition import Partition
+from commitlog.partitioner import Partitioner, register_partitioner
+from commitlog.record import Record
+from commitlog.recovery import RecoveryReport
+from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
+from commitlog.segment import Segment
+from commitlog.topic import Topic
+
+__version__ = "0.1.0"
+
+
+def open(
+    path: str | os.PathLike[str], *, mode: Literal["r", "w"] = "w", config: LogConfig | None = None
+) -> CommitLog:
+    """Open a directory of topics.
+
+    In mode "w" the directory is created if need be and locked: one process writes, LogLockedError tells
+    the second which. In mode "r" nothing is ever written, and any number of processes may read along.
+    """
+    return CommitLog.open(path, mode, config)
+
+
+__all__ = [
+    "BatchTooLargeError",
+    "ClosedError",
+    "CommitLog",
+    "CommitLogError",
+    "ConfigError",
+    "CorruptionError",
+    "Damage",
+    "DiskFullError",
+    "ForkedError",
+    "Health",
+    "Index",
+    "IndexEntry",
+    "InvalidRecordError",
+    "InvalidTopicError",
+    "LogConfig",
+    "LogLockedError",
+    "MissingDependencyError",
+    "NotALogError",
+    "OffsetIndex",
+    "OffsetOutOfRangeError",
+    "Partition",
+    "PartitionFailedError",
+    "Partitioner",
+    "ReadOnlyError",
+    "Record",
+    "RecordBatch",
+    "RecordTooLargeError",
+    "RecoveryReport",
+    "RepairReport",
+    "Salvage",
+    "Segment",
+    "TimeIndex",
+    "Topic",
+    "TopicConfig",
+    "TopicExistsError",
+    "TornTailError",
+    "UnknownPartitionError",
+    "UnknownTopicError",
+    "UnsupportedFormatError",
+    "VerifyReport",
+    "open",
+    "register_partitioner",
+]

@@ -1,0 +1,263 @@
+"""Batches to and from Arrow, without copying keys and values. Needs the extra `arrow`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commitlog.columns import (
+    ALL_NULL,
+    BITMAP,
+    NO_NULLS,
+    BytesColumn,
+    Int64s,
+    IntColumn,
+    Strings,
+    narrow,
+)
+from commitlog.encode import NO_STRINGS, Columns, EncodedBatch, HeaderColumns, Rules, assemble
+from commitlog.errors import InvalidRecordError, MissingDependencyError
+
+try:
+    import pyarrow as pa
+except ImportError:
+    raise MissingDependencyError("Arrow support", "pyarrow") from None
+
+if TYPE_CHECKING:
+    from commitlog.batch import HeaderStrings, RecordBatch
+
+_PAIR_TYPE = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+HEADER_TYPE = pa.list_(_PAIR_TYPE)
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADER_TYPE),
+    ]
+)
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """Return the schema of these columns, in the order asked."""
+    if columns is None:
+        return SCHEMA
+    unknown = [name for name in columns if name not in SCHEMA.names]
+    if unknown:
+        raise ValueError(f"no column {unknown[0]!r}; there are {', '.join(SCHEMA.names)}")
+    return pa.schema([SCHEMA.field(name) for name in columns])
+
+
+def from_batch(batch: RecordBatch, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    """Return a batch as Arrow: keys, values and headers are slices of the batch's own buffer."""
+    schema = schema_of(columns)
+    arrays = [_column(batch, name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _column(batch: RecordBatch, name: str) -> pa.Array:
+    if name == "offset":
+        return _primitive(pa.int64(), batch.offsets)
+    if name == "timestamp":
+        return _primitive(SCHEMA.field("timestamp").type, batch.timestamps)
+    if name == "key":
+        return _strings(batch.body.keys).slice(batch.first_row, len(batch))
+    if name == "value":
+        return _strings(batch.body.values).slice(batch.first_row, len(batch))
+    return _headers(batch.body.headers, batch.header.record_count).slice(batch.first_row, len(batch))
+
+
+def _primitive(kind: pa.DataType, numbers: Int64s) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _strings(strings: Strings, kind: Any = None) -> pa.Array:
+    kind = kind or pa.binary()
+    count = strings.lengths.count
+    if strings.nulls == ALL_NULL:
+        return pa.nulls(count, kind)
+    validity = None if strings.bitmap is None else pa.py_buffer(strings.bitmap)
+    buffers = [validity, pa.py_buffer(strings.ends()), pa.py_buffer(strings.blob)]
+    return pa.Array.from_buffers(kind, count, buffers)
+
+
+def _headers(headers: HeaderStrings | None, count: int) -> pa.Array:
+    ends = np.zeros(count + 1, np.int32)
+    if headers is None:
+        pairs = pa.array([], _PAIR_TYPE)
+    else:
+        np.cumsum(headers.counts.array(), out=ends[1:])
+        fields = [_strings(headers.names, pa.string()), _strings(headers.values)]
+        pairs = pa.StructArray.from_arrays(fields, fields=list(_PAIR_TYPE))
+    return pa.Array.from_buffers(HEADER_TYPE, count, [None, pa.py_buffer(ends)], children=[pairs])
+
+
+SMALL_BATCH_ROWS = 1024  # below this an Arrow batch costs more than copying its records into a larger one
+TARGET_ROWS = 8192
+
+
+def stream(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Iterate over batches as Arrow, small ones put together so that no reader meets a million of them."""
+    schema = schema_of(columns)
+    small: list[RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if len(batch) >= SMALL_BATCH_ROWS:
+            if small:
+                yield _merged(small, schema)
+                small, rows = [], 0
+            yield from_batch(batch, columns)
+            continue
+        small.append(batch)
+        rows += len(batch)
+        if rows >= TARGET_ROWS:
+            yield _merged(small, schema)
+            small, rows = [], 0
+    if small:
+        yield _merged(small, schema)
+
+
+def table(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) -> pa.Table:
+    """Return batches as one table."""
+    return pa.Table.from_batches(stream(batches, columns), schema_of(columns))
+
+
+def _merged(batches: list[RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return from_batch(batches[0], schema.names)
+    records = [record for batch in batches for record in batch.records()]
+    by_name = dict(zip(SCHEMA.names, zip(*records, strict=True), strict=True))
+    arrays = [pa.array(_plain(name, by_name[name]), schema.field(name).type) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain(name: str, column: tuple[Any, ...]) -> Any:
+    if name == "headers":
+        return [[{"key": key, "value": value} for key, value in headers] for headers in column]
+    return column
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def to_batches(data: pa.RecordBatch | pa.Table, rules: Rules, now_ms: int) -> list[EncodedBatch]:
+    """Encode Arrow data, one stored batch for each of its chunks."""
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    elif not isinstance(data, pa.Table):
+        raise TypeError(f"append_arrow takes a pyarrow RecordBatch or Table, not {type(data).__name__}")
+    unknown = [name for name in data.column_names if name not in SCHEMA.names or name == "offset"]
+    if unknown or "value" not in data.column_names:
+        raise InvalidRecordError(
+            0, f"columns must be value and optionally key, timestamp, headers; there are {data.column_names}"
+        )
+    first_row = 0
+    encoded = []
+    for chunk in data.to_batches():
+        if chunk.num_rows:
+            encoded.append(_encode_chunk(chunk, first_row, rules, now_ms))
+        first_row += chunk.num_rows
+    return encoded
+
+
+def _encode_chunk(chunk: pa.RecordBatch, first_row: int, rules: Rules, now_ms: int) -> EncodedBatch:
+    def column(name: str) -> pa.Array | None:
+        return chunk.column(name) if name in chunk.schema.names else None
+
+    keys, times, headers = column("key"), column("timestamp"), column("headers")
+    timestamps: Int64s | int = now_ms
+    if times is not None and not rules.log_append_time:
+        timestamps = _timestamps(times, first_row)
+    columns = Columns(
+        keys=NO_STRINGS if keys is None else _pack_strings(keys, first_row, "key"),
+        values=_pack_strings(chunk.column("value"), first_row, "value"),
+        headers=None if headers is None else _pack_headers(headers, first_row),
+    )
+    rules.check_sizes(columns, chunk.num_rows, first_row)
+    return assemble(columns, chunk.num_rows, timestamps, rules.flags)
+
+
+def _timestamps(column: pa.Array, first_row: int) -> Int64s:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    elif not pa.types.is_integer(column.type):
+        raise InvalidRecordError(first_row, f"timestamp must be a time or an integer, not {column.type}")
+    if column.null_count:
+        raise InvalidRecordError(first_row, "timestamp must not be null")
+    numbers: Int64s = column.cast(pa.int64()).to_numpy()
+    if len(numbers) and int(numbers.min()) < 0:
+        raise InvalidRecordError(first_row + int(numbers.argmin()), "timestamp is negative")
+    return numbers
+
+
+def _pack_strings(column: pa.Array, first_row: int, what: str) -> BytesColumn:
+    """Take the bytes of a column as they are: its blob is not copied."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return NO_STRINGS
+    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        offset_type: np.dtype[Any] = np.dtype(np.int64)
+    elif pa.types.is_binary(kind) or pa.types.is_string(kind):
+        offset_type = np.dtype(np.int32)
+    elif pa.types.is_fixed_size_binary(kind) or pa.types.is_dictionary(kind) or _is_view(kind):
+        return _pack_strings(column.cast(pa.binary()), first_row, what)
+    else:
+        raise InvalidRecordError(first_row, f"{what} must be a binary or string column, not {kind}")
+    if column.null_count == len(column):
+        return NO_STRINGS
+    _, ends_buffer, blob = column.buffers()
+    skip = column.offset * offset_type.itemsize
+    ends = np.frombuffer(ends_buffer, offset_type, len(column) + 1, skip)
+    data = memoryview(blob)[int(ends[0]) : int(ends[-1])] if blob is not None else b""
+    lengths = narrow(np.diff(ends))
+    if column.null_count == 0:
+        return BytesColumn(lengths, NO_NULLS, b"", data)
+    return _with_nulls(column, lengths, data, what, first_row)
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary_view(kind) or pa.types.is_string_view(kind))
+
+
+def _with_nulls(column: pa.Array, lengths: IntColumn, data: Any, what: str, first_row: int) -> BytesColumn:
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    bitmap = np.packbits(present, bitorder="little").tobytes()
+    # Arrow lets a null slot cover bytes; ours must be empty
+    spread = np.diff(_ends_of(column))
+    if spread[~present].any():
+        return _pack_strings(pa.array(column.to_pylist(), pa.binary()), first_row, what)
+    return BytesColumn(lengths, BITMAP, bitmap, data)
+
+
+def _ends_of(column: pa.Array) -> Any:
+    large = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    width = np.dtype(np.int64 if large else np.int32)
+    return np.frombuffer(column.buffers()[1], width, len(column) + 1, column.offset * width.itemsize)
+
+
+def _pack_headers(column: pa.Array, first_row: int) -> HeaderColumns | None:
+    kind = column.type
+    if pa.types.is_null(kind):
+        return None
+    if not (
+        pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.num_fields == 2
+    ):
+        raise InvalidRecordError(first_row, f"headers must be list<struct<key, value>>, not {kind}")
+    counts = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    pairs = column.flatten()
+    if len(pairs) == 0:
+        return None
+    names = _pack_strings(pairs.field("key"), first_row, "header key")
+    if names.nulls != NO_NULLS:
+        raise InvalidRecordError(first_row, "a header key is null")
+    return HeaderColumns(
+        narrow(counts), names, _pack_strings(pairs.field("value"), first_row, "header value")
+    )
+
+
+__all__ = ["SCHEMA", "from_batch", "schema_of", "stream", "table", "to_batches"]

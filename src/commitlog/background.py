@@ -1,0 +1,74 @@
+"""Threads that work behind the caller's back, and tell when they cannot."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_logger = logging.getLogger("commitlog")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskHealth:
+    """How a background task fares: `error` is its last failure, None once a run succeeded again."""
+
+    name: str
+    alive: bool
+    runs: int
+    failures: int
+    error: str | None
+
+
+class Task:
+    """Runs a function in a thread, when woken or when the seconds that it returned are over.
+
+    An exception is kept for health() and logged, and the next run comes all the same.
+    """
+
+    def __init__(self, name: str, run: Callable[[], float], retry_seconds: float = 1.0) -> None:
+        self.name = name
+        self._run = run
+        self._retry_seconds = retry_seconds
+        self._wake = threading.Event()
+        self._stopping = False
+        self._runs = self._failures = 0
+        self._error: str | None = None
+        self._thread = threading.Thread(target=self._loop, name=f"commitlog-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Let the next run begin now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread after the run under way."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not threading.current_thread() and self._thread.is_alive():
+            self._thread.join()
+
+    def health(self) -> TaskHealth:
+        """Tell how the task fares."""
+        alive = self._thread.is_alive() or self._stopping
+        return TaskHealth(self.name, alive, self._runs, self._failures, self._error)
+
+    def _loop(self) -> None:
+        while not self._stopping:
+            began = time.monotonic()
+            try:
+                pause = self._run()
+                self._error = None
+            except Exception as error:  # whatever it is, it must show and must not end the thread
+                self._failures += 1
+                self._error = f"{type(error).__name__}: {error}"
+                _logger.exception("background task %s failed", self.name)
+                pause = self._retry_seconds
+            self._runs += 1
+            self._wake.wait(max(pause - (time.monotonic() - began), 0.0))
+            self._wake.clear()

@@ -1,0 +1,304 @@
+"""RecordBatch: a stored batch, read in place. Nothing is copied until somebody asks for Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice, repeat
+from struct import error as struct_error
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+
+from commitlog import codec
+from commitlog.columns import (
+    BITMAP,
+    CONSTANT,
+    DTYPES,
+    NO_NULLS,
+    WIDTHS,
+    Buffer,
+    Int64s,
+    Ints,
+    Strings,
+    padded,
+)
+from commitlog.errors import CorruptionError
+from commitlog.format import (
+    CODEC_MASK,
+    COMPRESSED,
+    DESCRIPTOR,
+    HEADER_BYTES,
+    HEADERS_DESCRIPTOR,
+    SMALLEST_BATCH_BYTES,
+    BatchHeader,
+    check,
+)
+from commitlog.record import Header, Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_new_record = partial(tuple.__new__, Record)  # measured: 2.5 times faster than Record(*fields)
+
+
+class HeaderStrings(NamedTuple):
+    """The headers of all records of a batch: where each record's start, names and values."""
+
+    counts: Ints
+    names: Strings
+    values: Strings
+
+
+class Body(NamedTuple):
+    """The columns of a batch, as they stand in its buffer."""
+
+    offsets: Ints | None
+    timestamps: Ints
+    keys: Strings
+    values: Strings
+    headers: HeaderStrings | None
+
+
+class RecordBatch:
+    """A batch, or the part of it that lies in an offset range; reads from the buffer it was decoded from.
+
+    Invariant: `header.base_offset <= base_offset <= every offset < next_offset <= header.next_offset`.
+    """
+
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_high",
+        "_low",
+        "_path",
+        "base_offset",
+        "header",
+        "next_offset",
+        "position",
+    )
+
+    def __init__(self, header: BatchHeader, buffer: memoryview, path: str, position: int) -> None:
+        self.header = header
+        self.base_offset = header.base_offset
+        self.next_offset = header.next_offset
+        self.position = position
+        self._low, self._high = 0, header.record_count  # the rows in the range
+        self._buffer = buffer
+        self._path = path
+        self._body: Body | None = None
+
+    @classmethod
+    def decode(
+        cls, buffer: Buffer, position: int = 0, end: int | None = None, path: str = "<memory>", shift: int = 0
+    ) -> Self:
+        """Read the batch at `position`; CorruptionError if it is not whole and sound.
+
+        `path` and `shift` (the file position of the buffer's first byte) only serve the error.
+        """
+        view = memoryview(buffer)
+        header = check(view, position, len(view) if end is None else end, path, shift)
+        return cls(header, view[position : position + header.size], path, position + shift)
+
+    def __len__(self) -> int:
+        return self._high - self._low
+
+    def __repr__(self) -> str:
+        return f"<RecordBatch [{self.base_offset}, {self.next_offset}) of {len(self)} at {self.position}>"
+
+    @property
+    def first_row(self) -> int:
+        """The row of the stored batch with which this part of it starts."""
+        return self._low
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the whole stored batch."""
+        return self.header.size
+
+    @property
+    def body(self) -> Body:
+        """The columns of the whole stored batch, at their stored widths."""
+        if self._body is None:
+            try:
+                self._body = _read_body(self.header, _raw_body(self.header, self._buffer))
+            except (ValueError, IndexError, struct_error) as problem:
+                raise CorruptionError(self._path, self.position, f"a malformed batch: {problem}") from None
+        return self._body
+
+    def slice(self, start: int, end: int) -> RecordBatch:
+        """Return the records with offsets in [start, end), sharing this batch's buffer."""
+        if start <= self.base_offset and end >= self.next_offset:
+            return self
+        part = RecordBatch(self.header, self._buffer, self._path, self.position)
+        part._body = body = self.body
+        part.base_offset = max(start, self.base_offset)
+        part.next_offset = max(min(end, self.next_offset), part.base_offset)
+        low, high = part.base_offset - self.header.base_offset, part.next_offset - self.header.base_offset
+        if body.offsets is not None:
+            low, high = np.searchsorted(body.offsets.array(), [low, high]).tolist()
+        count = self.header.record_count  # a batch may span more offsets than it has records
+        part._low, part._high = min(low, count), min(high, count)
+        return part
+
+    # --- columns as numpy arrays
+
+    @property
+    def offsets(self) -> Int64s:
+        """The offset of each record."""
+        deltas = self.body.offsets
+        if deltas is None:
+            return np.arange(self._low, self._high) + self.header.base_offset
+        return deltas.array()[self._low : self._high] + self.header.base_offset
+
+    @property
+    def timestamps(self) -> Int64s:
+        """The timestamp of each record, in milliseconds since the epoch."""
+        return self.body.timestamps.array()[self._low : self._high] + self.header.base_timestamp
+
+    @property
+    def key_lengths(self) -> Int64s:
+        """The length of each key, -1 for a null."""
+        return self.body.keys.lengths_or_minus_one()[self._low : self._high]
+
+    @property
+    def value_lengths(self) -> Int64s:
+        """The length of each value, -1 for a null."""
+        return self.body.values.lengths_or_minus_one()[self._low : self._high]
+
+    # --- columns as Python objects
+
+    def keys(self) -> list[bytes | None]:
+        """Return the keys."""
+        return self.body.keys.tolist(self._low, self._high)
+
+    def values(self) -> list[bytes | None]:
+        """Return the values."""
+        return self.body.values.tolist(self._low, self._high)
+
+    def headers(self) -> list[tuple[Header, ...]]:
+        """Return the headers of each record."""
+        columns = self.body.headers
+        if columns is None:
+            return [()] * len(self)
+        ends = np.cumsum(columns.counts.array())
+        first = int(ends[self._low - 1]) if self._low else 0
+        last = int(ends[self._high - 1]) if self._high else 0
+        names = (bytes(name).decode() for name in columns.names.tolist(first, last))  # type: ignore[arg-type]
+        pairs = zip(names, columns.values.tolist(first, last), strict=True)
+        return [
+            tuple(islice(pairs, count)) for count in columns.counts.array()[self._low : self._high].tolist()
+        ]
+
+    def records(self) -> Iterator[Record]:
+        """Iterate over the records."""
+        header = self.header
+        if header.record_count == 1 and len(self) == 1 and not header.flags & CODEC_MASK:
+            return self._only_record()
+        body = self.body
+        offsets: Iterable[int]
+        if body.offsets is None:
+            offsets = range(header.base_offset + self._low, header.base_offset + self._high)
+        else:
+            offsets = self.offsets.tolist()
+        constant_time = body.timestamps.stored is None
+        timestamps = repeat(header.base_timestamp) if constant_time else self.timestamps.tolist()
+        headers = repeat(()) if body.headers is None else self.headers()
+        return map(_new_record, zip(offsets, timestamps, self.keys(), self.values(), headers, strict=False))
+
+    def _only_record(self) -> Iterator[Record]:
+        """Read a batch of one record without numpy: what a log of single appends is made of."""
+        buffer, header = self._buffer, self.header
+        forms = DESCRIPTOR.unpack_from(buffer, HEADER_BYTES)
+        if forms[6] or forms[3]:  # headers, or an offset that compaction left
+            yield Record(
+                int(self.offsets[0]),
+                header.base_timestamp,
+                self.keys()[0],
+                self.values()[0],
+                self.headers()[0],
+            )
+            return
+        key_end = SMALLEST_BATCH_BYTES + forms[7]
+        key = None if forms[4] else bytes(buffer[SMALLEST_BATCH_BYTES:key_end])
+        value = None if forms[5] else bytes(buffer[key_end : key_end + forms[8]])
+        yield Record(header.base_offset, header.base_timestamp, key, value)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Return the records as an Arrow batch whose keys and values are this batch's own bytes."""
+        from commitlog import arrow
+
+        return arrow.from_batch(self, columns)
+
+
+# --- the bytes of the body -----------------------------------------------------------------------
+
+
+def _raw_body(header: BatchHeader, buffer: memoryview) -> memoryview:
+    body = buffer[HEADER_BYTES:]
+    codec_id = header.flags & CODEC_MASK
+    if codec_id == codec.NONE:
+        return body
+    raw_size, stored_size = COMPRESSED.unpack_from(body)
+    raw = codec.get(codec_id).decompress(body[COMPRESSED.size : COMPRESSED.size + stored_size], raw_size)
+    if len(raw) != raw_size:
+        raise ValueError(f"the body has {len(raw)} bytes, not {raw_size}")
+    return memoryview(raw)
+
+
+class _Cursor:
+    """Walks the columns of a body, which stand one after another, each padded to 8 bytes."""
+
+    def __init__(self, body: memoryview, position: int) -> None:
+        self.body = body
+        self.position = position
+
+    def take(self, size: int) -> memoryview:
+        taken = self.body[self.position : self.position + size]
+        if len(taken) != size:
+            raise ValueError(f"a column of {size} bytes ends after the body")
+        self.position += size
+        return taken
+
+    def ints(self, form: int, constant: int, count: int) -> Ints:
+        if form == CONSTANT:
+            return Ints(count, constant, None)
+        stored = self.take(padded(count * WIDTHS[form]))
+        return Ints(count, 0, np.frombuffer(stored, DTYPES[form], count))
+
+    def bitmap(self, nulls: int, count: int) -> memoryview | None:
+        return self.take(padded((count + 7) // 8)) if nulls == BITMAP else None
+
+    def strings(self, lengths: Ints, nulls: int, bitmap: memoryview | None) -> Strings:
+        return Strings(lengths, nulls, bitmap, self.take(lengths.total()))
+
+
+def _read_body(header: BatchHeader, body: memoryview) -> Body:
+    count = header.record_count
+    (key_form, value_form, time_form, offset_form, key_nulls, value_nulls, has_headers,
+     key_length, value_length) = DESCRIPTOR.unpack_from(body)  # fmt: skip
+    cursor = _Cursor(body, DESCRIPTOR.size + HEADERS_DESCRIPTOR.size * has_headers)
+    offsets = cursor.ints(offset_form, 0, count) if offset_form != CONSTANT else None
+    timestamps = cursor.ints(time_form, 0, count)
+    key_lengths = cursor.ints(key_form, key_length, count)
+    key_bitmap = cursor.bitmap(key_nulls, count)
+    value_lengths, value_bitmap = (
+        cursor.ints(value_form, value_length, count),
+        cursor.bitmap(value_nulls, count),
+    )
+    if has_headers:
+        forms = HEADERS_DESCRIPTOR.unpack_from(body, DESCRIPTOR.size)
+        count_form, name_form, content_form, nulls, *constants = forms
+        counts = cursor.ints(count_form, constants[0], count)
+        total = counts.total()
+        names = cursor.ints(name_form, constants[1], total)
+        contents, bitmap = cursor.ints(content_form, constants[2], total), cursor.bitmap(nulls, total)
+    keys = cursor.strings(key_lengths, key_nulls, key_bitmap)
+    values = cursor.strings(value_lengths, value_nulls, value_bitmap)
+    if not has_headers:
+        return Body(offsets, timestamps, keys, values, None)
+    name_strings = cursor.strings(names, NO_NULLS, None)
+    return Body(
+        offsets, timestamps, keys, values,
+        HeaderStrings(counts, name_strings, cursor.strings(contents, nulls, bitmap)),
+    )  # fmt: skip

@@ -1,0 +1,213 @@
+"""The catalog: which topics a directory holds, in small files that are replaced whole.
+
+commitlog.json        says that the directory is ours, and in which format
+topics/orders.json    partitions and settings of a topic; removing it deletes the topic
+orders-0/             a partition
+clean-shutdown        there only while nobody writes and everything was synced
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import uuid
+from dataclasses import dataclass
+from typing import Any, Self
+
+from commitlog import files
+from commitlog.errors import (
+    CorruptionError,
+    InvalidTopicError,
+    NotALogError,
+    TopicExistsError,
+    UnsupportedFormatError,
+)
+from commitlog.lock import NAME as LOCK_NAME
+from commitlog.lock import LogLock
+from commitlog.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
+
+FORMAT = 1
+_ABOUT, _TOPICS, _CLEAN = "commitlog.json", "topics", "clean-shutdown"
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def check_topic_name(name: object) -> None:
+    """Raise InvalidTopicError unless `name` can name a topic (and so a directory)."""
+    if not isinstance(name, str) or not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+        raise InvalidTopicError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEntry:
+    """What is kept of a topic: how many partitions it has, and the settings that are not the defaults."""
+
+    name: str
+    partitions: int
+    config: dict[str, Any]
+    deleted: bool = False
+
+
+class Catalog:
+    """Reads and changes the catalog of one directory; the log's lock guards changes."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    @classmethod
+    def open(cls, directory: str) -> Self:
+        """Open the catalog of a log that is there."""
+        catalog = cls(directory)
+        catalog._check_format()
+        return catalog
+
+    @classmethod
+    def open_or_create(cls, directory: str) -> tuple[Self, LogLock]:
+        """Lock a directory for writing, making it a log if it is new or empty."""
+        catalog = cls(directory)
+        new = catalog._is_vacant()
+        if new:
+            os.makedirs(directory, exist_ok=True)
+        else:
+            catalog._check_format()
+        lock = LogLock.take(directory)
+        try:
+            if new:
+                os.makedirs(catalog._path(_TOPICS), exist_ok=True)
+                about = json.dumps({"format": FORMAT}).encode()
+                # crash: a lock and a folder -> still vacant, the next open starts over
+                catalog._write(_ABOUT, about)
+                files.sync_directory(os.path.dirname(directory))
+        except BaseException:
+            lock.release()
+            raise
+        return catalog, lock
+
+    def _is_vacant(self) -> bool:
+        try:
+            names = set(os.listdir(self._directory))
+        except FileNotFoundError:
+            return True
+        except NotADirectoryError:
+            raise NotALogError(self._directory, "it is a file") from None
+        return names <= {LOCK_NAME, _TOPICS, _ABOUT + TEMPORARY_SUFFIX}
+
+    def _check_format(self) -> None:
+        path = self._path(_ABOUT)
+        try:
+            about = json.loads(_read(path))
+            found = about["format"]
+        except (FileNotFoundError, NotADirectoryError):
+            reason = "it does not exist" if not os.path.exists(self._directory) else f"it has no {_ABOUT}"
+            raise NotALogError(self._directory, reason) from None
+        except (ValueError, KeyError, TypeError):
+            raise CorruptionError(path, 0, "not what commitlog wrote there") from None
+        if found != FORMAT:
+            raise UnsupportedFormatError(self._directory, found, FORMAT)
+
+    # --- topics
+
+    def entries(self) -> list[TopicEntry]:
+        """Return all topics."""
+        with contextlib.suppress(FileNotFoundError):
+            names = [name.removesuffix(".json") for name in os.listdir(self._path(_TOPICS))]
+            found = [self.entry(name) for name in sorted(names) if not name.endswith(TEMPORARY_SUFFIX)]
+            return [entry for entry in found if entry is not None]
+        return []
+
+    def entry(self, name: str) -> TopicEntry | None:
+        """Return a topic; None if there is none."""
+        found = self._stored(name)
+        return None if found is None or found.deleted else found
+
+    def _stored(self, name: str) -> TopicEntry | None:
+        check_topic_name(name)
+        path = self._path(_TOPICS, name + ".json")
+        try:
+            stored = json.loads(_read(path))
+            return TopicEntry(name, stored["partitions"], stored["config"], stored.get("deleted", False))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise CorruptionError(path, 0, "not what commitlog wrote there") from None
+
+    def store(self, entry: TopicEntry) -> None:
+        """Make a topic durable."""
+        stored = {"partitions": entry.partitions, "config": entry.config, "deleted": entry.deleted}
+        self._write(os.path.join(_TOPICS, entry.name + ".json"), json.dumps(stored, indent=1).encode())
+
+    def create_partitions(self, entry: TopicEntry, first: int) -> None:
+        """Make the directories of partitions [first, entry.partitions)."""
+        for number in range(first, entry.partitions):
+            path = self._path(f"{entry.name}-{number}")
+            os.makedirs(path, exist_ok=True)
+            with os.scandir(path) as found:
+                if any(one.name.endswith(LOG_SUFFIX) and one.stat().st_size for one in found):
+                    raise TopicExistsError(f"{entry.name} (records without a topic in {path})")
+            files.sync_directory(path)
+        files.sync_directory(self._directory)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic: mark it, take its partitions out of sight, forget it, remove the files."""
+        entry = self._stored(name)
+        assert entry is not None
+        self.store(TopicEntry(name, entry.partitions, entry.config, deleted=True))
+        # crash: marked, partitions still there -> finish_deletions() at the next open
+        for number in range(entry.partitions):
+            with contextlib.suppress(FileNotFoundError):
+                files.replace(self._path(f"{name}-{number}"), self._path(uuid.uuid4().hex + DELETED_SUFFIX))
+        files.sync_directory(self._directory)
+        # crash: marked, partitions out of sight -> finish_deletions() at the next open
+        files.remove(self._path(_TOPICS, name + ".json"))
+        files.sync_directory(self._path(_TOPICS))
+        # crash: directories out of sight -> finish_deletions() removes them
+        self._remove_hidden()
+
+    def finish_deletions(self) -> None:
+        """Finish what a crash interrupted."""
+        for name in os.listdir(self._path(_TOPICS)):
+            if name.endswith(TEMPORARY_SUFFIX):
+                files.remove(self._path(_TOPICS, name))
+                continue
+            entry = self._stored(name.removesuffix(".json"))
+            if entry is not None and entry.deleted:
+                self.delete(entry.name)
+        self._remove_hidden()
+
+    def _remove_hidden(self) -> None:
+        for name in os.listdir(self._directory):
+            if name.endswith(DELETED_SUFFIX):
+                shutil.rmtree(self._path(name), ignore_errors=True)
+
+    # --- the clean marker
+
+    def has_clean_marker(self) -> bool:
+        """Say whether the log was closed cleanly and nobody has opened it for writing since."""
+        return os.path.exists(self._path(_CLEAN))
+
+    def take_clean_marker(self) -> bool:
+        """Remove the marker durably; returns whether it was there."""
+        found = self.has_clean_marker()
+        if found:
+            files.remove(self._path(_CLEAN))
+            files.sync_directory(self._directory)
+        return found
+
+    def leave_clean_marker(self) -> None:
+        """Say that everything is durable and nobody writes."""
+        self._write(_CLEAN, b"")
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self._directory, *names)
+
+    def _write(self, name: str, contents: bytes) -> None:
+        path = self._path(name)
+        # one writer holds the lock, so one temporary name is enough; a topic's own could be too long
+        files.write_whole(path, contents, os.path.join(os.path.dirname(path), "new" + TEMPORARY_SUFFIX))
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

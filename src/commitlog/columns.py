@@ -1,0 +1,226 @@
+"""Narrow columns: integers at their smallest width, byte strings as lengths and one blob.
+
+Knows nothing of batches or files; batch.py lays these out on disk.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence, Sized
+from io import BytesIO
+from mmap import mmap
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commitlog.errors import InvalidRecordError
+
+Buffer = bytes | bytearray | memoryview | mmap
+Int64s = NDArray[np.int64]
+
+# The form of an integer column. A constant column takes no bytes: its value stands in the descriptor.
+CONSTANT, U8, U16, U32, U64 = range(5)
+DTYPES = (np.dtype("u1"), np.dtype("u1"), np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8"))
+WIDTHS = (0, 1, 2, 4, 8)
+
+# Where the nulls of a byte column are.
+NO_NULLS, ALL_NULL, BITMAP = range(3)
+
+
+def padded(size: int) -> int:
+    """Round up to the alignment of everything on disk, 8 bytes."""
+    return (size + 7) & ~7
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+class IntColumn(NamedTuple):
+    """Unsigned integers ready to be written: `constant` when form is CONSTANT, else `data`."""
+
+    form: int
+    constant: int
+    data: Buffer
+
+
+class BytesColumn(NamedTuple):
+    """Byte strings ready to be written: lengths, where the nulls are, and the bytes one after another."""
+
+    lengths: IntColumn
+    nulls: int
+    bitmap: Buffer
+    blob: Buffer
+
+
+def narrow(values: NDArray[Any]) -> IntColumn:
+    """Choose the smallest form for non-negative integers."""
+    if len(values) == 0:
+        return IntColumn(CONSTANT, 0, b"")
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return IntColumn(CONSTANT, low, b"")
+    form = U8 if high < 1 << 8 else U16 if high < 1 << 16 else U32 if high < 1 << 32 else U64
+    return IntColumn(form, 0, values.astype(DTYPES[form], copy=False).tobytes())
+
+
+def narrow_lengths(items: Sequence[Sized]) -> IntColumn:
+    """Choose the smallest form for the lengths of `items`; short items never become Python integers."""
+    try:
+        column = bytes(map(len, items))
+    except ValueError:  # a length over 255
+        return narrow(np.frombuffer(array("Q", map(len, items)), np.uint64))
+    if not column:
+        return IntColumn(CONSTANT, 0, b"")
+    if column.count(column[0]) == len(column):
+        return IntColumn(CONSTANT, column[0], b"")
+    return IntColumn(U8, 0, column)
+
+
+def pack_bytes(items: Sequence[Buffer | None], what: str) -> BytesColumn:
+    """Pack byte strings and nulls; `what` names the field in an InvalidRecordError."""
+    try:
+        lengths = narrow_lengths(items)  # type: ignore[arg-type]
+        blob = b"".join(items)  # type: ignore[arg-type]
+    except TypeError:
+        return _pack_nullable(items, what)
+    if len(blob) != _total(lengths, len(items)):  # a memoryview of wider items: len() is not its size
+        return pack_bytes([memoryview(item).cast("B") for item in items], what)  # type: ignore[arg-type]
+    return BytesColumn(lengths, NO_NULLS, b"", blob)
+
+
+def _pack_nullable(items: Sequence[Buffer | None], what: str) -> BytesColumn:
+    for index, item in enumerate(items):
+        if item is not None and not isinstance(item, bytes | bytearray | memoryview):
+            raise InvalidRecordError(index, f"{what} must be bytes-like or None, not {type(item).__name__}")
+    present = [item is not None for item in items]
+    if not any(present):
+        return BytesColumn(IntColumn(CONSTANT, 0, b""), ALL_NULL, b"", b"")
+    filled = pack_bytes([b"" if item is None else item for item in items], what)
+    return filled._replace(nulls=BITMAP, bitmap=np.packbits(present, bitorder="little").tobytes())
+
+
+def _total(lengths: IntColumn, count: int) -> int:
+    if lengths.form == CONSTANT:
+        return lengths.constant * count
+    return int(np.frombuffer(lengths.data, DTYPES[lengths.form]).sum(dtype=np.int64))
+
+
+def most(column: IntColumn) -> int:
+    """Return a number that no value of the column is above, without reading narrow columns."""
+    if column.form == CONSTANT:
+        return column.constant
+    if column.form == U8:
+        return 255
+    return int(np.frombuffer(column.data, DTYPES[column.form]).max())
+
+
+def widened(column: IntColumn, count: int) -> Int64s:
+    """Return the column as int64."""
+    if column.form == CONSTANT:
+        return np.full(count, column.constant, np.int64)
+    return np.frombuffer(column.data, DTYPES[column.form]).astype(np.int64)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+class Ints:
+    """An integer column as it stands in a buffer; nothing is widened before somebody asks."""
+
+    __slots__ = ("constant", "count", "stored")
+
+    def __init__(self, count: int, constant: int, stored: NDArray[Any] | None) -> None:
+        self.count = count
+        self.constant = constant
+        self.stored = stored
+
+    def array(self) -> Int64s:
+        """Return the column as int64."""
+        if self.stored is None:
+            return np.full(self.count, self.constant, np.int64)
+        return self.stored.astype(np.int64)
+
+    def total(self) -> int:
+        """Return the sum of the column."""
+        return self.constant * self.count if self.stored is None else int(self.stored.sum(dtype=np.int64))
+
+
+class Strings:
+    """A byte column as it stands in a buffer."""
+
+    __slots__ = ("bitmap", "blob", "lengths", "nulls")
+
+    def __init__(self, lengths: Ints, nulls: int, bitmap: memoryview | None, blob: memoryview) -> None:
+        self.lengths = lengths
+        self.nulls = nulls
+        self.bitmap = bitmap
+        self.blob = blob
+
+    def ends(self) -> NDArray[np.int32]:
+        """Return the count + 1 places where strings start and end in the blob, as Arrow wants them."""
+        count, stored = self.lengths.count, self.lengths.stored
+        if stored is None:
+            step = self.lengths.constant
+            return (
+                np.arange(0, (count + 1) * step, step, dtype=np.int32)
+                if step
+                else np.zeros(count + 1, np.int32)
+            )
+        ends = np.empty(count + 1, np.int32)
+        ends[0] = 0
+        np.cumsum(stored, out=ends[1:])
+        return ends
+
+    def present(self) -> NDArray[np.bool_]:
+        """Return, for each string, whether it is there (True) or null (False)."""
+        count = self.lengths.count
+        if self.bitmap is not None:
+            bits = np.frombuffer(self.bitmap, np.uint8)
+            return np.unpackbits(bits, count=count, bitorder="little").view(np.bool_)
+        return np.full(count, self.nulls == NO_NULLS)
+
+    def lengths_or_minus_one(self) -> Int64s:
+        """Return the lengths, -1 for a null."""
+        lengths = self.lengths.array()
+        if self.nulls != NO_NULLS:
+            lengths[~self.present()] = -1
+        return lengths
+
+    def tolist(self, start: int, end: int) -> list[bytes | None]:
+        """Return the strings of rows [start, end) as Python bytes, nulls as None."""
+        if self.nulls == ALL_NULL:
+            return [None] * (end - start)
+        items = self._slices(start, end)
+        if self.bitmap is None:
+            return items
+        return [item if there else None for item, there in zip(items, self.present()[start:end], strict=True)]
+
+    def _slices(self, start: int, end: int) -> list[Any]:
+        # measured per string of 90 bytes: void array 48 ns, BytesIO.read 69 ns, slicing 136 ns
+        stored = self.lengths.stored
+        if stored is None:
+            size = self.lengths.constant
+            if size == 0:
+                return [b""] * (end - start)
+            items: list[Any] = np.frombuffer(self.blob[start * size : end * size], f"V{size}").tolist()
+            return items
+        first = int(stored[:start].sum(dtype=np.int64)) if start else 0
+        chosen = stored[start:end]
+        read = BytesIO(self.blob[first : first + int(chosen.sum(dtype=np.int64))]).read
+        return list(map(read, chosen.tolist()))
+
+    def item(self, row: int) -> bytes | None:
+        """Return one string."""
+        return self.tolist(row, row + 1)[0]
+
+
+def as_int64(values: Iterable[int], what: str) -> Int64s:
+    """Turn the integers that a caller gave into int64, or say which one cannot be."""
+    given = values if isinstance(values, np.ndarray) else list(values)
+    found = np.asarray(given, None if len(given) else np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or (len(found) and int(found.min()) < 0):
+        for index, value in enumerate(given):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 1 << 63:
+                raise InvalidRecordError(index, f"{what} must be an integer of milliseconds, not {value!r}")
+    return found.astype(np.int64)

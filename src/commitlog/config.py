@@ -1,0 +1,136 @@
+"""TopicConfig and LogConfig: Kafka's settings under Kafka's names, checked when they are made.
+
+-1 means "no limit" wherever Kafka lets it mean that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self
+
+from commitlog.errors import ConfigError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+DAY_MS = 24 * 60 * 60 * 1000
+MAX_INT32, MAX_INT64 = (1 << 31) - 1, (1 << 63) - 1
+
+CompressionType = Literal["none", "zstd", "lz4", "gzip", "snappy"]
+TimestampType = Literal["CreateTime", "LogAppendTime"]
+CleanupPolicy = Literal["delete", "compact", "compact,delete"]
+RecoveryMode = Literal["cut", "absolute", "salvage"]
+
+
+def _between(default: int, low: int, high: int = MAX_INT64, *, unlimited: bool = False) -> Any:
+    """Declare an integer setting and its range; `unlimited` also allows -1."""
+    return field(default=default, metadata={"low": low, "high": high, "unlimited": unlimited})
+
+
+def _one_of(default: str, *allowed: str) -> Any:
+    return field(default=default, metadata={"allowed": allowed})
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """Checks each field against the range declared with it."""
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            _check(setting.name, getattr(self, setting.name), setting.metadata)
+
+
+def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
+    if "allowed" in rule:
+        if value not in rule["allowed"]:
+            raise ConfigError(name, value, f"must be one of {', '.join(rule['allowed'])}")
+    elif "low" in rule:
+        low, high, unlimited = rule["low"], rule["high"], rule["unlimited"]
+        extra = ", or -1 for no limit" if unlimited else ""
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(name, value, f"must be an integer in [{low}, {high}]{extra}")
+        if not (low <= value <= high or (unlimited and value == -1)):
+            raise ConfigError(name, value, f"must be in [{low}, {high}]{extra}")
+    elif "type" in rule and not isinstance(value, rule["type"]):
+        raise ConfigError(name, value, f"must be a {rule['type'].__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig(_Config):
+    """The settings of one topic. Names and defaults are Kafka's, except that flush_ms is a second."""
+
+    cleanup_policy: CleanupPolicy = _one_of("delete", "delete", "compact", "compact,delete")
+    compression_type: CompressionType = _one_of("none", "none", "zstd", "lz4", "gzip", "snappy")
+    file_delete_delay_ms: int = _between(60_000, 0)
+    flush_messages: int = _between(-1, 1, unlimited=True)
+    flush_ms: int = _between(1000, 1, unlimited=True)
+    index_interval_bytes: int = _between(4 * KIB, 0, MAX_INT32)
+    max_message_bytes: int = _between(MIB, 1, MAX_INT32)
+    message_timestamp_type: TimestampType = _one_of("CreateTime", "CreateTime", "LogAppendTime")
+    partitioner: str = field(default="xxhash", metadata={"type": str})
+    preallocate: bool = field(default=False, metadata={"type": bool})
+    retention_bytes: int = _between(-1, 0, unlimited=True)
+    retention_ms: int = _between(7 * DAY_MS, 0, unlimited=True)
+    segment_bytes: int = _between(GIB, 512, MAX_INT32)
+    segment_index_bytes: int = _between(10 * MIB, 64, MAX_INT32)
+    segment_ms: int = _between(7 * DAY_MS, 1, unlimited=True)
+
+    @classmethod
+    def from_kafka(cls, settings: Mapping[str, Any]) -> Self:
+        """Build from Kafka's dotted names, values as numbers or as the strings Kafka's tools print.
+
+        >>> TopicConfig.from_kafka({"retention.ms": "3600000"}).retention_ms
+        3600000
+        """
+        return cls().altered(settings)
+
+    def altered(self, changes: Mapping[str, Any]) -> Self:
+        """Return a copy with `changes`; dotted and underscored names both work."""
+        types = {setting.name: setting.type for setting in fields(self)}
+        known: dict[str, Any] = {}
+        for name, value in changes.items():
+            ours = name.replace(".", "_")
+            if ours not in types:
+                raise ConfigError(name, value, f"no such setting; there are {', '.join(types)}")
+            known[ours] = _from_text(ours, value, str(types[ours]))
+        return replace(self, **known)
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the settings that differ from the defaults: what is kept on disk."""
+        return {
+            setting.name: getattr(self, setting.name)
+            for setting in fields(self)
+            if getattr(self, setting.name) != setting.default
+        }
+
+
+def _from_text(name: str, value: Any, kind: str) -> Any:
+    """Turn Kafka's spelling of a value into ours."""
+    if not isinstance(value, str):
+        return value
+    if kind == "int":
+        try:
+            number = int(value)
+        except ValueError:
+            raise ConfigError(name, value, "must be an integer") from None
+        never = number == MAX_INT64 and name in ("flush_ms", "flush_messages", "segment_ms")
+        return -1 if never else number
+    if kind == "bool":
+        return {"true": True, "false": False}.get(value.lower(), value)
+    if name == "compression_type" and value in ("producer", "uncompressed"):
+        return "none"
+    if name == "cleanup_policy":
+        return ",".join(sorted(part.strip() for part in value.split(",")))
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig(_Config):
+    """The settings of a whole log: what is not a topic's own business."""
+
+    max_open_segments: int = _between(64, 1, 1 << 20)
+    recovery_mode: RecoveryMode = _one_of("cut", "cut", "absolute", "salvage")
+    retention_check_ms: int = _between(300_000, 1)
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig, metadata={"type": TopicConfig})
+
+
+__all__ = ["LogConfig", "TopicConfig"]

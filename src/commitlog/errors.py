@@ -1,0 +1,168 @@
+"""Every error commitlog raises, split by what a caller can do about it.
+
+The fields of an error are the arguments of its constructor, so errors pickle: Spark and
+multiprocessing ship them between processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CommitLogError(Exception):
+    """The base of all errors raised by commitlog."""
+
+    template = "{0}"
+
+    def __init__(self, *fields: Any) -> None:
+        super().__init__(*fields)
+
+    def __str__(self) -> str:
+        return self.template.format(*self.args)
+
+
+# --- the caller's arguments ----------------------------------------------------------------------
+
+
+class ConfigError(CommitLogError, ValueError):
+    """A setting has a value outside its range: ``ConfigError(field, value, allowed)``."""
+
+    template = "{0} = {1!r}: {2}"
+
+
+class InvalidTopicError(CommitLogError, ValueError):
+    """A topic name that cannot be used: ``InvalidTopicError(name)``."""
+
+    template = "topic name {0!r}: must match [A-Za-z0-9._-]{{1,249}} and not be '.' or '..'"
+
+
+class InvalidRecordError(CommitLogError, ValueError):
+    """A record that cannot be stored: ``InvalidRecordError(index, reason)``."""
+
+    template = "record {0}: {1}"
+
+
+class RecordTooLargeError(CommitLogError, ValueError):
+    """A record above max_message_bytes: ``RecordTooLargeError(index, size_bytes, limit_bytes)``."""
+
+    template = "record {0} has {1} bytes, max_message_bytes is {2}"
+
+
+class BatchTooLargeError(CommitLogError, ValueError):
+    """A batch that fits in no segment: ``BatchTooLargeError(size_bytes, limit_bytes)``."""
+
+    template = "the batch takes {0} bytes on disk, segment_bytes is {1}; append fewer records at a time"
+
+
+class OffsetOutOfRangeError(CommitLogError, LookupError):
+    """An offset outside the log: ``OffsetOutOfRangeError(where, offset, start_offset, next_offset)``."""
+
+    template = "{0}: offset {1} is outside [{2}, {3})"
+
+
+class UnknownTopicError(CommitLogError, LookupError):
+    """There is no such topic: ``UnknownTopicError(name)``."""
+
+    template = "no topic {0!r}"
+
+
+class UnknownPartitionError(CommitLogError, LookupError):
+    """The topic has no such partition: ``UnknownPartitionError(topic, partition, count)``."""
+
+    template = "topic {0!r} has no partition {1}; it has {2}, numbered from 0"
+
+
+class TopicExistsError(CommitLogError):
+    """The topic is there already: ``TopicExistsError(name)``."""
+
+    template = "topic {0!r} exists already"
+
+
+class MissingDependencyError(CommitLogError, ImportError):
+    """An optional package is needed: ``MissingDependencyError(feature, package)``."""
+
+    template = "{0} needs the package {1}; install it with: pip install {1}"
+
+
+# --- the state of a handle -----------------------------------------------------------------------
+
+
+class ClosedError(CommitLogError):
+    """The log was closed: ``ClosedError(what)``."""
+
+    template = "{0} is closed"
+
+
+class ReadOnlyError(CommitLogError):
+    """A write through a handle opened with mode="r": ``ReadOnlyError(what)``."""
+
+    template = "{0} was opened with mode='r'; open the log with mode='w' to change it"
+
+
+class ForkedError(CommitLogError):
+    """A write through a handle inherited over fork: ``ForkedError(what)``."""
+
+    template = "{0} was opened before os.fork(); a forked child must open the log for itself"
+
+
+class PartitionFailedError(CommitLogError):
+    """The disk failed earlier, so nothing more is written: ``PartitionFailedError(what, cause)``."""
+
+    template = "{0} stopped taking appends after a disk error ({1}); close the log and open it again"
+
+
+# --- the disk and what is on it ------------------------------------------------------------------
+
+
+class LogLockedError(CommitLogError):
+    """Another process has the log open for writing: ``LogLockedError(path, owner)``."""
+
+    template = "{0} is open for writing in {1}"
+
+
+class NotALogError(CommitLogError):
+    """The directory holds something else: ``NotALogError(path, reason)``."""
+
+    template = "{0} is not a commitlog directory: {1}"
+
+
+class UnsupportedFormatError(CommitLogError):
+    """Written by a newer commitlog: ``UnsupportedFormatError(where, found, supported)``."""
+
+    template = "{0} has format {1}; this version of commitlog reads up to {2}"
+
+
+class CorruptionError(CommitLogError):
+    """Bytes that a crash cannot explain: ``CorruptionError(path, position, reason)``."""
+
+    template = "{0}, byte {1}: {2}"
+
+    @property
+    def path(self) -> str:
+        """The damaged file."""
+        return str(self.args[0])
+
+    @property
+    def position(self) -> int:
+        """The first byte of the damaged batch or entry."""
+        return int(self.args[1])
+
+    @property
+    def reason(self) -> str:
+        """What is wrong there."""
+        return str(self.args[2])
+
+
+class TornTailError(CommitLogError):
+    """An unfinished append at the end, met in recovery mode "absolute".
+
+    ``TornTailError(path, position, torn_bytes)``
+    """
+
+    template = "{0}, byte {1}: {2} bytes of an unfinished append; open with recovery_mode='cut' to drop them"
+
+
+class DiskFullError(CommitLogError, OSError):
+    """No room for the append, which was rolled back: ``DiskFullError(path, cause)``."""
+
+    template = "{0}: {1}; nothing was appended"

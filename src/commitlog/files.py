@@ -1,0 +1,156 @@
+"""What we ask of the file system, and nothing else asks it: sync, rename, cut, lock, map, write.
+
+One place for the calls that durability rests on, and the seam where tests put a disk that lies. Always
+called as `files.name(...)`, so that replacing a function here replaces it everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+
+from commitlog.columns import Buffer
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+_MAX_PIECES = 1024  # the kernel takes no more at once
+
+
+def is_full(error: OSError) -> bool:
+    """Say whether an error means that there is no room."""
+    return error.errno in _FULL
+
+
+def write_at(fd: int, pieces: Sequence[Buffer], size: int, position: int) -> None:
+    """Write all pieces, `size` bytes in all, at `position`; after an OSError some of them may be there."""
+    written = os.pwritev(fd, pieces, position) if len(pieces) <= _MAX_PIECES else 0
+    if written != size:
+        _write_rest(fd, b"".join(pieces), written, position)
+
+
+def _write_rest(fd: int, whole: bytes, written: int, position: int) -> None:
+    view = memoryview(whole)
+    while written < len(whole):
+        written += os.pwrite(fd, view[written:], position + written)
+
+
+def sync_data(fd: int) -> None:
+    """Make the contents of a file durable. Never call it again after it failed: the pages may be gone."""
+    os.fdatasync(fd)
+
+
+def sync_map(view: mmap.mmap) -> None:
+    """Make the contents of a writable map durable."""
+    view.flush()
+
+
+def sync_directory(path: str) -> None:
+    """Make creations, renames and removals in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace(source: str, target: str) -> None:
+    """Rename, over `target` if it is there."""
+    os.replace(source, target)
+
+
+def link(path: str, other_name: str) -> None:
+    """Give a file a second name."""
+    os.link(path, other_name)
+
+
+def remove(path: str) -> None:
+    """Remove a file; one that is not there is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def cut(fd: int, size: int) -> None:
+    """Cut a file off at `size`. Only for bytes that no reader was ever told about: see map_file."""
+    os.ftruncate(fd, size)
+
+
+def reserve(fd: int, size: int) -> None:
+    """Give a file real blocks up to `size`, so that a store into its map cannot fail on a full disk."""
+    os.posix_fallocate(fd, 0, size)
+
+
+def map_file(path: str) -> mmap.mmap | None:
+    """Map a whole file for reading; None if it is empty.
+
+    A map of a file that shrinks kills the process that touches the lost pages, so no file that may be
+    mapped ever shrinks below what was published: it is replaced by a shorter copy instead.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        if os.fstat(fd).st_size == 0:
+            return None
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
+
+
+def map_writable(path: str, size: int) -> mmap.mmap:
+    """Map a file for writing, at least `size` bytes of it on reserved blocks, creating it if need be."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if os.fstat(fd).st_size < size:
+            reserve(fd, size)
+        return mmap.mmap(fd, 0)
+    finally:
+        os.close(fd)
+
+
+def write_whole(path: str, contents: bytes, temporary: str) -> None:
+    """Put a small file in place durably: readers and crashes see all of it or what was there before."""
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        write_at(fd, [contents], len(contents), 0)
+        sync_data(fd)
+    finally:
+        os.close(fd)
+    # crash: the temporary file stays beside the old one -> the next write_whole overwrites it
+    replace(temporary, path)
+    sync_directory(os.path.dirname(path))
+
+
+def copy_start(source: str, target: str, size: int) -> int:
+    """Create `target` with the first `size` bytes of `source`; returns its descriptor."""
+    reading = os.open(source, os.O_RDONLY)
+    fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        done = 0
+        while done < size:
+            moved = os.sendfile(fd, reading, done, size - done)
+            if moved == 0:
+                raise OSError(errno.EIO, f"ended after {done} of {size} bytes", source)
+            done += moved
+    except BaseException:
+        os.close(fd)
+        raise
+    finally:
+        os.close(reading)
+    return fd
+
+
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Take the lock of an open file, or return False if somebody else has it."""
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(fd: int) -> None:
+    """Let the lock go, even where a forked child still has the file open."""
+    fcntl.flock(fd, fcntl.LOCK_UN)

@@ -1,0 +1,126 @@
+"""The shape of a batch on disk: structs, flags and the header. docs/format.md says the same in words.
+
+encode.py writes this shape and batch.py reads it; no other module knows a byte of it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from commitlog import codec
+from commitlog.columns import Buffer, Int64s
+from commitlog.errors import CorruptionError, UnsupportedFormatError
+
+MAGIC = int.from_bytes(b"CLB1", "little")
+
+# flags
+CODEC_MASK = 0b111
+LOG_APPEND_TIME = 1 << 3
+# Bits 8 to 10 name the encoding of the body; 0, columnar, is the only one so far. A reader refuses a batch
+# with any bit it does not know.
+KNOWN_FLAGS = CODEC_MASK | LOG_APPEND_TIME
+
+# The stamp stands outside the checksum, so that a log can place a batch without touching its body.
+STAMP = Struct("<qiI")  # base_offset, leader_epoch, crc32c
+# magic, size, producer_id, base_timestamp, max_timestamp,
+# base_sequence, record_count, last_offset_delta, producer_epoch, flags
+CHECKED = Struct("<IIqqqiIIhH")
+HEADER = Struct(STAMP.format + CHECKED.format[1:])
+# The body starts with: forms of key lengths, value lengths, timestamps, offsets; nulls of keys, values;
+# whether there are headers; constant key length; constant value length.
+DESCRIPTOR = Struct("<BBBBBBBxII")
+# With headers, this follows: forms of counts, name lengths, value lengths; nulls of values; their constants.
+HEADERS_DESCRIPTOR = Struct("<BBBBIII")
+COMPRESSED = Struct("<II")  # before a compressed body: its raw size, its stored size
+CHECKED_ONE = Struct(CHECKED.format + DESCRIPTOR.format[1:])  # lets a single append pack once
+_PEEK = Struct("<q8xII28xI4x")  # base_offset, magic, size, last_offset_delta
+
+HEADER_BYTES = HEADER.size
+MAGIC_BYTES, MAGIC_POSITION = MAGIC.to_bytes(4, "little"), STAMP.size  # for finding a batch after damage
+SMALLEST_BATCH_BYTES = HEADER.size + DESCRIPTOR.size
+NO_PRODUCER = (-1, -1, -1)  # producer_id, producer_epoch, base_sequence
+
+
+class BatchHeader(NamedTuple):
+    """The first 64 bytes of a batch."""
+
+    base_offset: int
+    leader_epoch: int
+    crc: int
+    magic: int
+    size: int
+    producer_id: int
+    base_timestamp: int
+    max_timestamp: int
+    base_sequence: int
+    record_count: int
+    last_offset_delta: int
+    producer_epoch: int
+    flags: int
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset after this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def producer(self) -> tuple[int, int, int]:
+        """Who wrote it: producer_id, producer_epoch, base_sequence; NO_PRODUCER if nobody said."""
+        return self.producer_id, self.producer_epoch, self.base_sequence
+
+    @property
+    def compression_type(self) -> str:
+        """The name of the body's codec."""
+        return codec.NAMES.get(self.flags & CODEC_MASK, "unknown")
+
+
+def peek(buffer: Buffer, position: int, path: str, shift: int = 0) -> tuple[int, int, int]:
+    """Return base_offset, next_offset and size of the batch at `position`, without its checksum.
+
+    `shift` is the file position of the buffer's first byte, for the error.
+    """
+    base_offset, magic, size, last_delta = _PEEK.unpack_from(buffer, position)
+    if magic != MAGIC or size < SMALLEST_BATCH_BYTES or size & 7:
+        raise CorruptionError(path, position + shift, "no batch starts here")
+    return base_offset, base_offset + last_delta + 1, size
+
+
+def header_at(buffer: Buffer, position: int) -> BatchHeader | None:
+    """Return the header at `position` if one seems to stand there, without its checksum."""
+    if len(buffer) - position < HEADER_BYTES:
+        return None
+    header = BatchHeader._make(HEADER.unpack_from(buffer, position))
+    if header.magic != MAGIC or header.size < SMALLEST_BATCH_BYTES or header.size & 7:
+        return None
+    return header
+
+
+def batches_start_at(buffer: Buffer, positions: Int64s, offsets: Int64s) -> bool:
+    """Say whether a batch with each of these base_offsets seems to start at each of these positions."""
+    words = np.frombuffer(buffer, "<i8", len(buffer) // 8)
+    starts = positions // 8
+    magics = words[starts + STAMP.size // 8] & 0xFFFF_FFFF
+    return bool((words[starts] == offsets).all() and (magics == MAGIC).all())
+
+
+def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) -> BatchHeader:
+    """Return the header of the batch at `position`, or raise CorruptionError if it is not whole and sound."""
+    if end - position < SMALLEST_BATCH_BYTES:
+        raise CorruptionError(path, position + shift, f"a batch cut off after {end - position} bytes")
+    header = BatchHeader._make(HEADER.unpack_from(buffer, position))
+    size = header.size
+    if header.magic != MAGIC or size < SMALLEST_BATCH_BYTES or size & 7:
+        raise CorruptionError(path, position + shift, "no batch starts here")
+    if size > end - position:
+        raise CorruptionError(path, position + shift, f"a batch of {size} bytes cut off at {end - position}")
+    if crc32c(memoryview(buffer)[position + STAMP.size : position + size]) != header.crc:
+        raise CorruptionError(path, position + shift, "the checksum of a batch does not match")
+    if header.flags & ~KNOWN_FLAGS:
+        raise UnsupportedFormatError(
+            f"{path}, byte {position + shift}", f"batch flags {header.flags:#x}", "0xf"
+        )
+    return header

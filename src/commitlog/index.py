@@ -1,0 +1,212 @@
+"""Sparse indexes: from an offset, or a timestamp, to the position of a batch at or before it.
+
+An index is derived from its .log file: it may be lost, and then it is rebuilt. Its file is longer than
+its entries, padded with zeros, and is never cut while somebody may have it mapped. An entry never has
+position 0 (the segment's start needs none), so the first zero position is the end of the index.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commitlog import files
+
+_LOW = 0xFFFF_FFFF
+_NO_LIMIT = 1 << 62
+_FIRST_BYTES, _STEP_BYTES = 4096, 64 * 1024
+
+
+def base_offset_of(path: str) -> int:
+    """Return the base_offset that a segment's file is named by; ValueError if it is not one."""
+    return int(os.path.basename(path).partition(".")[0])
+
+
+class IndexEntry(NamedTuple):
+    """`offset` is the base_offset of the batch at `position`; `timestamp` is None in an offset index."""
+
+    offset: int
+    position: int
+    timestamp: int | None = None
+
+
+class Index:
+    """Entries in a mapped file, sorted by what they are looked up by; safe to read while it grows.
+
+    On disk an entry is `words` little-endian 64-bit words; the last holds the offset relative to the
+    segment's base (high half) and the position (low half), and is stored last, so that a reader in
+    another process never sees half an entry.
+    """
+
+    words = 1
+    suffix = ".index"
+
+    def __init__(self, path: str, base_offset: int, view: mmap.mmap | None, limit_bytes: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self._limit_bytes = limit_bytes  # 0: opened for reading
+        self._anonymous = False
+        self._remap(view)
+        self._count = 0
+        self._count = self._find_count()
+
+    @classmethod
+    def open(cls, path: str) -> Self:
+        """Open for reading; FileNotFoundError if there is none."""
+        return cls(path, base_offset_of(path), files.map_file(path), 0)
+
+    @classmethod
+    def open_writable(cls, path: str, limit_bytes: int) -> Self:
+        """Open for appending, creating it if need be."""
+        return cls(path, base_offset_of(path), files.map_writable(path, _FIRST_BYTES), limit_bytes)
+
+    @classmethod
+    def in_memory(cls, path: str) -> Self:
+        """Make an empty index that is never written to disk."""
+        index = cls(path, base_offset_of(path), mmap.mmap(-1, _FIRST_BYTES), _NO_LIMIT)
+        index._anonymous = True
+        return index
+
+    def _remap(self, view: mmap.mmap | None) -> None:
+        self._map = view
+        usable = 0 if view is None else len(view) // (8 * self.words) * (8 * self.words)
+        self._cells = memoryview(view or b"")[:usable].cast("Q")
+        self._capacity = usable // (8 * self.words)
+
+    def _find_count(self) -> int:
+        """Count the entries up to the first zero position; positions only grow, so a bisection finds it."""
+        cells, words = self._cells, self.words
+        low, high = self._count, self._capacity
+        while low < high:
+            middle = (low + high) // 2
+            if cells[middle * words + words - 1] & _LOW:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # --- reading
+
+    def __len__(self) -> int:
+        if self._limit_bytes == 0:  # somebody else may be writing it
+            if self._count == self._capacity and os.path.getsize(self.path) > 8 * self.words * self._capacity:
+                self._remap(files.map_file(self.path))
+            self._count = self._find_count()
+        return self._count
+
+    def __getitem__(self, number: int) -> IndexEntry:
+        place = self._cells[number * self.words + self.words - 1]
+        return IndexEntry(self.base_offset + (place >> 32), place & _LOW)
+
+    def last(self) -> IndexEntry | None:
+        """Return the last entry, None if there is none."""
+        count = len(self)
+        return self[count - 1] if count else None
+
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return offsets and positions of all entries."""
+        cells = np.frombuffer(self._cells, np.uint64)[self.words - 1 : len(self) * self.words : self.words]
+        return (cells >> np.uint64(32)).astype(np.int64) + self.base_offset, (cells & np.uint64(_LOW)).astype(
+            np.int64
+        )
+
+    def in_order(self) -> bool:
+        """Say whether offsets and positions only grow, as they must."""
+        offsets, positions = self.places()
+        grows = (np.diff(offsets) > 0).all() and (np.diff(positions) > 0).all()
+        return bool(grows and not (positions & 7).any())
+
+    # --- writing
+
+    def has_room(self, entries: int) -> bool:
+        """Say whether so many entries more fit in segment_index_bytes."""
+        return (self._count + entries) * 8 * self.words <= self._limit_bytes
+
+    def make_room(self, entries: int = 1) -> None:
+        """Reserve blocks for so many entries more; the only step of an append to an index that can fail."""
+        while self._count + entries > self._capacity:
+            size = self._capacity * 8 * self.words
+            if self._anonymous:
+                larger = mmap.mmap(-1, 2 * size)
+                larger[:size] = bytes(self._cells.cast("B"))
+            else:
+                larger = files.map_writable(self.path, size + min(size, _STEP_BYTES))
+            self._remap(larger)
+
+    def _push(self, entry: tuple[int, ...], offset: int, position: int) -> None:
+        last = self.last()
+        if last is not None and (offset <= last.offset or position <= last.position):
+            raise ValueError(f"{self.path}: entry {offset} at {position} is not after {last}")
+        if not self.has_room(1):
+            raise ValueError(f"{self.path} is full")
+        self.make_room()
+        first = self._count * self.words
+        for cell, word in enumerate((*entry, (offset - self.base_offset) << 32 | position), first):
+            self._cells[cell] = word
+        self._count += 1
+
+    def truncate(self, position: int) -> None:
+        """Remove the entries at or after `position` in the log."""
+        cells, words = self._cells, self.words
+        keep = bisect_left(range(self._count), position, key=lambda number: self[number].position)
+        for cell in range(keep * words, self._count * words):
+            cells[cell] = 0
+        self._count = keep
+
+    def sync(self) -> None:
+        """Make the entries durable."""
+        if self._map is not None:
+            files.sync_map(self._map)
+
+
+class OffsetIndex(Index):
+    """offset -> position: `<base_offset>.index`."""
+
+    def lookup(self, offset: int) -> IndexEntry:
+        """Return the greatest entry at or below `offset`, or the segment's start if there is none."""
+        relative = offset - self.base_offset
+        if relative < 0:
+            return IndexEntry(self.base_offset, 0)
+        number = bisect_right(self._cells, (relative << 32) | _LOW, 0, len(self))
+        return self[number - 1] if number else IndexEntry(self.base_offset, 0)
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry; its offset and position must lie after the last one's."""
+        self._push((), offset, position)
+
+
+class TimeIndex(Index):
+    """timestamp -> position: `<base_offset>.timeindex`.
+
+    An entry (timestamp, offset, position) says: no record before that batch is as late as `timestamp`.
+    """
+
+    words = 2
+    suffix = ".timeindex"
+
+    def __getitem__(self, number: int) -> IndexEntry:
+        return super().__getitem__(number)._replace(timestamp=self._cells[2 * number])
+
+    def lookup(self, timestamp: int) -> IndexEntry:
+        """Return the greatest entry at or below `timestamp`, or the segment's start if there is none."""
+        cells = self._cells
+        number = bisect_right(range(len(self)), timestamp, key=lambda entry: cells[2 * entry])
+        return self[number - 1] if number else IndexEntry(self.base_offset, 0)
+
+    def append(self, timestamp: int, offset: int, position: int) -> None:
+        """Add an entry; timestamp, offset and position must lie after the last one's."""
+        last = self.last()
+        if last is not None and last.timestamp is not None and timestamp <= last.timestamp:
+            raise ValueError(f"{self.path}: timestamp {timestamp} is not after {last}")
+        self._push((timestamp,), offset, position)
+
+    def in_order(self) -> bool:
+        """Say whether offsets, positions and timestamps only grow, as they must."""
+        timestamps = np.frombuffer(self._cells, np.uint64)[0 : len(self) * 2 : 2]
+        grows = (timestamps[1:] > timestamps[:-1]).all() and not (timestamps >> np.uint64(63)).any()
+        return bool(grows and super().in_order())

@@ -1,0 +1,74 @@
+"""The lock of a log: one process writes, and others are told which one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from typing import Self
+
+from commitlog import files
+from commitlog.errors import LogLockedError
+
+NAME = ".lock"
+_PATIENCE_SECONDS = 0.2  # readers hold the lock for a moment to see whether a writer lives
+
+
+class LogLock:
+    """An exclusive lock on a log's directory, let go when the process ends, however it ends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+
+    @classmethod
+    def take(cls, directory: str) -> Self:
+        """Take the lock; LogLockedError, naming the owner, if another process (or this one) has it."""
+        path = os.path.join(directory, NAME)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not files.try_lock(fd):
+            if time.monotonic() > deadline:
+                owner = os.pread(fd, 1000, 0).decode(errors="replace")
+                os.close(fd)
+                raise LogLockedError(directory, _describe(owner))
+            time.sleep(0.002)
+        about = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
+        files.cut(fd, 0)
+        files.write_at(fd, [about], len(about), 0)
+        return cls(fd)
+
+    def release(self) -> None:
+        """Let the lock go."""
+        if self._fd is not None:
+            files.unlock(self._fd)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close the file; in a forked child this leaves the lock with the parent."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _describe(owner: str) -> str:
+    try:
+        about = json.loads(owner)
+        return f"process {about['pid']} on {about['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def writer_is_alive(directory: str) -> bool:
+    """Say whether somebody has the log open for writing."""
+    try:
+        fd = os.open(os.path.join(directory, NAME), os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        if not files.try_lock(fd, shared=True):
+            return True
+        files.unlock(fd)
+        return False
+    finally:
+        os.close(fd)

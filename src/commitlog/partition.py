@@ -1,0 +1,470 @@
+"""Partition: the one writer of an ordered log of records."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Self
+
+from commitlog import files, retention
+from commitlog.columns import Buffer
+from commitlog.config import LogConfig, TopicConfig
+from commitlog.encode import EncodedBatch, Rules, encode, encode_one
+from commitlog.errors import (
+    BatchTooLargeError,
+    ClosedError,
+    CommitLogError,
+    DiskFullError,
+    ForkedError,
+    OffsetOutOfRangeError,
+    PartitionFailedError,
+)
+from commitlog.reader import Layout, PartitionReader
+from commitlog.record import Headers
+from commitlog.recovery import Recovered, Recovery, RecoveryReport
+from commitlog.repair import RepairReport
+from commitlog.rewrite import repaired, retire, shortened
+from commitlog.segment import HandleCache, Segment
+from commitlog.segment_writer import SegmentWriter, sync_sealed
+from commitlog.state import StatePage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NEVER = 1 << 62
+_LEADER_EPOCH = 0
+
+
+class Partition(PartitionReader):
+    """Appends to, reads, trims and truncates one partition; threads may share it.
+
+    start_offset <= durable_offset <= next_offset. Bytes are in the file before next_offset moves, and a
+    sync has returned before durable_offset does.
+
+    Locks: `_lock` guards appends and the set of segments, `_sync_lock` allows one sync at a time and is
+    taken first. No sync is made while `_lock` is held, but by truncate_from() and repair(), which stop
+    appends anyway.
+    """
+
+    def __init__(
+        self, path: str, name: str, config: TopicConfig, cache: HandleCache, page: StatePage, found: Recovered
+    ) -> None:
+        self.path = path
+        self.name = name
+        self.recovery: RecoveryReport = found.report
+        self._cache = cache
+        self._page = page
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._readable = threading.Condition()
+        self._waiters = 0
+        self._refusal: Callable[[], CommitLogError] | None = None
+        self._failure: str | None = None
+        self._wake_flusher: Callable[[], None] = lambda: None
+        self._start_offset = found.start_offset
+        self._next_offset = found.next_offset
+        self._durable_offset = found.durable_offset
+        self._segments = Layout.of(found.segments, page.generation)
+        self._unsynced = [one for one in found.segments[:-1] if one.base_offset >= found.durable_offset]
+        self._names_changed = True  # whether the directory needs a sync
+        self._doomed: list[tuple[float, str]] = []  # when to unlink which file
+        self._writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
+        self.configure(config)
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        name: str,
+        config: TopicConfig,
+        log_config: LogConfig,
+        cache: HandleCache,
+        *,
+        clean: bool,
+    ) -> Self:
+        """Open for writing, after recovery; the directory must be there."""
+        page = StatePage.open(path)
+        found = Recovery(path, name, page, config, cache).run(clean=clean, mode=log_config.recovery_mode)
+        page = StatePage.create(path)
+        known = page.valid
+        partition = cls(path, name, config, cache, page, found)
+        partition._publish_layout(found.segments)
+        page.publish_start(found.start_offset)
+        page.publish_durable(found.durable_offset)
+        if not known:
+            # a page lost in a power cut would leave recovery without its recovery point
+            page.sync()
+            files.sync_directory(path)
+        return partition
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take other settings; those of segments count from the next roll on."""
+        self.config = config
+        self._rules = Rules(config)
+        self._flush_messages = _NEVER if config.flush_messages == -1 else config.flush_messages
+
+    def wake_flusher_with(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when flush_messages records wait for a sync."""
+        self._wake_flusher = wake
+
+    # --- where it stands
+
+    def _layout(self) -> Layout:
+        return self._segments
+
+    @property
+    def _changes(self) -> int:
+        return self._page.generation
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self._start_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next append gets."""
+        return self._next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below it survives power loss."""
+        return self._durable_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Readers stop here; next_offset, as there are no replicas."""
+        return self._next_offset
+
+    @property
+    def failure(self) -> str | None:
+        """The disk error that stopped appends, None while all is well."""
+        return self._failure
+
+    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
+        """Wait until `offset` can be read; False if it cannot after `timeout` seconds, or when closed."""
+        if self._next_offset > offset:
+            return True
+        with self._readable:
+            self._waiters += 1
+            try:
+                self._readable.wait_for(lambda: self._next_offset > offset or self._refusal, timeout)
+            finally:
+                self._waiters -= 1
+        return self._next_offset > offset
+
+    # --- appending
+
+    def append(
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        sync: bool = False,
+    ) -> int:
+        """Append a record and return its offset once readers see it, or with `sync` once it is durable."""
+        batch = encode_one(value, key, headers, timestamp, self._rules, time.time_ns() // 1_000_000)
+        with self._lock:
+            offset = self._append_locked((batch,))
+        if self._waiters:
+            self._notify()
+        if sync:
+            self._sync_to(offset + 1)
+        return offset
+
+    def append_many(
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+        sync: bool = False,
+    ) -> range:
+        """Append records as one batch, all or nothing, and return their offsets."""
+        return self.append_encoded(self.encode(values, keys, headers, timestamps), sync=sync)
+
+    def append_arrow(self, data: pa.RecordBatch | pa.Table, *, sync: bool = False) -> range:
+        """Append the columns value, key, timestamp and headers of Arrow data (all but value optional).
+
+        All or nothing for readers; a crash may keep a prefix of a table's chunks, each one whole.
+        """
+        from commitlog import arrow
+
+        return self.append_encoded(tuple(arrow.to_batches(data, self._rules, _now_ms())), sync=sync)
+
+    def encode(
+        self,
+        values: Iterable[Buffer | None],
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+    ) -> tuple[EncodedBatch, ...]:
+        """Check records and encode them as one batch (none, if there are none): what needs no lock."""
+        return encode(values, keys, headers, timestamps, self._rules, _now_ms())
+
+    def append_encoded(self, batches: tuple[EncodedBatch, ...], *, sync: bool = False) -> range:
+        """Append encoded batches, all or nothing, and return their offsets."""
+        with self._lock:
+            first = self._append_locked(batches)
+            end = self._next_offset
+        if self._waiters:
+            self._notify()
+        if sync:
+            self._sync_to(end)
+        return range(first, end)
+
+    def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
+        """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""
+        if self._refusal is not None:
+            raise self._refusal()
+        offset, writer = self._next_offset, self._writer
+        size = span = latest = 0
+        for batch in batches:
+            size += batch.size
+            span += batch.span
+            latest = batch.max_timestamp if batch.max_timestamp > latest else latest
+        if not writer.has_room(size, offset, latest, len(batches)):
+            if size > self.config.segment_bytes:
+                raise BatchTooLargeError(size, self.config.segment_bytes)
+            writer = self._roll_locked()
+        try:
+            writer.append(batches, size, offset, _LEADER_EPOCH)
+        except OSError as error:
+            self._roll_back(writer, error)
+        self._next_offset = next_offset = offset + span
+        self._page.publish_append(next_offset, writer.segment.size_bytes)
+        if next_offset - self._durable_offset >= self._flush_messages:
+            self._wake_flusher()
+        return offset
+
+    def _roll_back(self, writer: SegmentWriter, error: OSError) -> None:
+        try:
+            writer.roll_back()
+        except OSError as second:
+            self._fail(f"{error}; and the partial append could not be cut off: {second}")
+        if files.is_full(error):
+            raise DiskFullError(writer.segment.path, error.strerror) from error
+        raise error
+
+    def _notify(self) -> None:
+        with self._readable:
+            self._readable.notify_all()
+
+    def _check_writable(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
+
+    # --- syncing
+
+    def sync(self) -> None:
+        """Make everything appended so far durable."""
+        self._check_writable()
+        self._sync_to(self._next_offset)
+
+    def _sync_to(self, offset: int) -> None:
+        """Group commit: whoever waited for another's sync finds its records covered and returns."""
+        with self._sync_lock:
+            if self._durable_offset >= offset:
+                return
+            self._check_writable()
+            with self._lock:
+                end, writer = self._next_offset, self._writer
+                sealed, self._unsynced = self._unsynced, []
+                names_changed, self._names_changed = self._names_changed, False
+            try:
+                for segment in sealed:
+                    sync_sealed(segment)
+                writer.sync()
+                if names_changed:
+                    files.sync_directory(self.path)
+            except OSError as error:
+                self._fail(str(error))
+                raise PartitionFailedError(self.name, str(error)) from error
+            self._durable_offset = end
+            self._page.publish_durable(end)
+
+    def _fail(self, cause: str) -> None:
+        """Take no more appends: after a failed sync nobody knows what the disk holds."""
+        self._failure = cause
+        self._refusal = lambda: PartitionFailedError(self.name, cause)
+        self._notify()
+
+    # --- rolling, trimming, truncating
+
+    def roll(self) -> None:
+        """Seal the active segment and start another; an empty one stays."""
+        with self._lock:
+            self._check_writable()
+            if self._writer.segment.size_bytes:
+                self._roll_locked()
+
+    def _roll_locked(self) -> SegmentWriter:
+        old = self._writer
+        try:
+            new = SegmentWriter.create(self.path, self._next_offset, self.config, self._cache)
+            # crash: an empty segment after the active one -> open() goes on in it
+            old.seal()
+        except OSError as error:
+            if files.is_full(error):
+                raise DiskFullError(self.path, error.strerror) from error
+            raise
+        self._unsynced.append(old.segment)
+        self._names_changed = True
+        self._writer = new
+        self._publish_layout((*self._segments.segments, new.segment))
+        return new
+
+    def _publish_layout(self, segments: Sequence[Segment]) -> None:
+        page, active = self._page, segments[-1]
+        page.begin_change()
+        page.publish_layout(active.base_offset, active.size_bytes, self._next_offset)
+        page.end_change()
+        self._segments = Layout.of(segments, page.generation)
+
+    def trim_before(self, offset: int) -> None:
+        """Remove the records below `offset`; their files go once no record in them is left."""
+        with self._sync_lock:
+            self._check_writable()
+            if offset <= self._start_offset:
+                return
+            if offset > self.high_watermark:
+                raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self.high_watermark)
+            self._page.publish_start(offset)
+            self._page.sync()
+            # crash: segments below start_offset are still there -> open() removes them
+            with self._lock:
+                self._start_offset = offset
+                if offset == self._next_offset and self._writer.segment.size_bytes:
+                    self._roll_locked()
+                layout = self._segments
+                keep = layout.find(offset)
+                if keep:
+                    self._publish_layout(layout.segments[keep:])
+                self._unsynced = [one for one in self._unsynced if one.base_offset >= layout.bases[keep]]
+            for segment in layout.segments[:keep]:
+                self._retire(segment)
+            if self._durable_offset < offset:
+                self._durable_offset = offset
+                self._page.publish_durable(offset)
+
+    def _retire(self, segment: Segment) -> None:
+        self._cache.forget(segment)
+        due = time.monotonic() + self.config.file_delete_delay_ms / 1000
+        self._doomed += [(due, path) for path in retire(segment)]
+
+    def truncate_from(self, offset: int) -> None:
+        """Remove the records at and above `offset`; the next append gets `offset`."""
+        with self._sync_lock, self._lock:
+            self._check_writable()
+            if not self._start_offset <= offset <= self._next_offset:
+                raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self._next_offset)
+            if offset < self._next_offset:
+                try:
+                    self._truncate_locked(offset)
+                except OSError as error:
+                    self._fail(str(error))
+                    raise
+
+    def _truncate_locked(self, offset: int) -> None:
+        page, segments = self._page, self._segments.segments
+        keep = self._segments.find(offset)
+        self._durable_offset = min(self._durable_offset, offset)
+        page.begin_change()
+        page.publish_durable(self._durable_offset)
+        page.sync()
+        # crash: the recovery point is lower than it need be -> open() checks more and finds every record
+        self._writer.close()
+        for segment in reversed(segments[keep + 1 :]):
+            self._retire(segment)
+        files.sync_directory(self.path)
+        # crash: the log ends with the segment that holds `offset` -> open() finds its records again
+        kept = shortened(segments[keep], offset)
+        self._next_offset = offset
+        self._unsynced = [one for one in self._unsynced if one.base_offset < kept.base_offset]
+        self._writer = SegmentWriter.open(kept, self.config, trust_indexes=False)
+        remaining = (*segments[:keep], kept)
+        self._publish_layout(remaining)
+        if kept.size_bytes and self._ends_before(kept, offset):
+            self._roll_locked()  # the new segment's name keeps next_offset where records end before it
+
+    @staticmethod
+    def _ends_before(segment: Segment, offset: int) -> bool:
+        *_, (_, last) = segment.headers()
+        return last.next_offset < offset
+
+    # --- housekeeping
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Remove the segments that retention no longer keeps; returns how many."""
+        with self._lock:
+            self._check_writable()
+            segments = self._segments.segments
+            count = retention.expired(segments, self._writer.max_timestamp, self.config, now_ms)
+            end = self._next_offset if count == len(segments) else self._segments.bases[count]
+        if count:
+            self.trim_before(end)
+        return count
+
+    def unlink_doomed(self, now: float) -> None:
+        """Unlink the removed files whose file_delete_delay_ms is over."""
+        with self._sync_lock:
+            due = [path for when, path in self._doomed if when <= now]
+            self._doomed = [(when, path) for when, path in self._doomed if when > now]
+        for path in due:
+            files.remove(path)
+
+    def repair(self) -> RepairReport:
+        """Keep what is sound of damaged segments, rebuild false indexes; the old files stay as `.damaged`."""
+        with self._sync_lock, self._lock:
+            self._check_writable()
+            try:
+                return self._repair_locked()
+            except OSError as error:
+                self._fail(str(error))
+                raise
+
+    def _repair_locked(self) -> RepairReport:
+        if self._writer.segment.size_bytes:
+            self._roll_locked()  # every segment with records is sealed now, and offsets go on
+        self._page.begin_change()
+        segments, report = repaired(self._segments.segments[:-1], self.config)
+        self._publish_layout((*segments, self._writer.segment))
+        return report
+
+    # --- the end
+
+    def forked(self) -> None:
+        """In a forked child: refuse to write, and let locks go that other threads of the parent may hold."""
+        self._lock, self._sync_lock = threading.Lock(), threading.Lock()
+        self._readable = threading.Condition()
+        self._waiters = 0
+        self._refusal = lambda: ForkedError(self.name)
+
+    def abandon(self) -> None:
+        """Let go of everything without syncing: for a log that could not be opened."""
+        self._writer.close()
+        self._refusal = lambda: ClosedError(self.name)
+
+    def close(self) -> None:
+        """Sync and let everything go; what a failed disk kept from syncing is left to recovery."""
+        try:
+            if self._refusal is None:
+                self.sync()
+                self._page.sync()
+        finally:
+            with self._lock:
+                first_time = not isinstance(self._refusal and self._refusal(), ClosedError)
+                if first_time:
+                    self._refusal = lambda: ClosedError(self.name)
+                    self._writer.close()
+            for segment in self._segments.segments:
+                self._cache.forget(segment)
+            self._notify()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

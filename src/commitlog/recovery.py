@@ -1,0 +1,316 @@
+"""What happens to a partition's files between two runs of its writer.
+
+After a clean shutdown nothing is read. After anything else, everything from the recovery point (the
+durable_offset) on is checked: what an unfinished append or a power cut left there is cut, what a crash
+cannot explain is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from commitlog import files
+from commitlog.config import RecoveryMode, TopicConfig
+from commitlog.errors import CorruptionError, TornTailError
+from commitlog.format import SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
+from commitlog.index import OffsetIndex, TimeIndex, base_offset_of
+from commitlog.repair import Salvage, salvage_segment
+from commitlog.segment import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    TEMPORARY_SUFFIX,
+    HandleCache,
+    Segment,
+    companions,
+    segment_path,
+)
+from commitlog.segment_writer import open_builder
+from commitlog.state import StatePage
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening a partition found and did."""
+
+    partition: str
+    clean: bool
+    segments_checked: int = 0
+    bytes_checked: int = 0
+    bytes_cut: int = 0
+    segments_dropped: int = 0
+    indexes_rebuilt: int = 0
+    salvaged: tuple[Salvage, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A partition's segments as recovery left them; the last one is the active one."""
+
+    segments: list[Segment]
+    start_offset: int
+    next_offset: int
+    durable_offset: int
+    indexes_trusted: bool
+    report: RecoveryReport
+
+
+def list_segments(directory: str, cache: HandleCache | None) -> list[Segment]:
+    """Return the segments of a directory in order, with the sizes of their files."""
+    found = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(LOG_SUFFIX):
+                size = entry.stat().st_size
+                found.append(Segment(entry.path, base_offset_of(entry.path), size, cache))
+    return sorted(found, key=lambda segment: segment.base_offset)
+
+
+def checked_headers(path: str, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Iterate over the sound batches of [position, size); CorruptionError at the first that is not.
+
+    Reads rather than maps: a writer may cut the file meanwhile, and a map would then kill the reader.
+    """
+    if position >= size:
+        return
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        chunk = _Chunk(fd, size)
+        while position < size:
+            chunk.hold(position, SMALLEST_BATCH_BYTES)
+            header = header_at(chunk.buffer, position - chunk.start)
+            if header is not None:
+                chunk.hold(position, header.size)
+            sound = check(chunk.buffer, position - chunk.start, chunk.end - chunk.start, path, chunk.start)
+            yield position, sound
+            position += sound.size
+    finally:
+        os.close(fd)
+
+
+class _Chunk:
+    """The bytes [start, end) of a file, a few megabytes at a time."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd = fd
+        self._size = size
+        self.buffer = bytearray(_CHUNK_BYTES)
+        self.start = self.end = 0
+
+    def hold(self, position: int, count: int) -> None:
+        """Hold [position, position + count), or what the file has of it."""
+        count = min(count, self._size - position)
+        if self.start <= position and position + count <= self.end:
+            return
+        if len(self.buffer) < count:
+            self.buffer = bytearray(count)
+        self.start = self.end = position
+        while self.end < position + count:
+            room = memoryview(self.buffer)[self.end - position : self._size - position]
+            read = os.preadv(self._fd, [room], self.end)
+            if read == 0:
+                return
+            self.end += read
+
+
+class Recovery:
+    """One partition's way from its files to a state that can be written to."""
+
+    def __init__(
+        self,
+        directory: str,
+        name: str,
+        page: StatePage | None,
+        config: TopicConfig,
+        cache: HandleCache | None,
+    ) -> None:
+        self._directory = directory
+        self._name = name
+        self._page = page
+        self._config = config
+        self._cache = cache
+        self._began = time.perf_counter()
+        self._checked = self._checked_bytes = self._cut_bytes = self._dropped = self._rebuilt = 0
+        self._salvaged: list[Salvage] = []
+
+    def run(self, *, clean: bool, mode: RecoveryMode, read_only: bool = False) -> Recovered:
+        """Bring the files into order (in memory only, if `read_only`) and say what is there."""
+        if not read_only:
+            self._clear_leftovers()
+        segments = list_segments(self._directory, self._cache)
+        if not segments:
+            base = self._page.next_offset if self._page else 0
+            segments = [Segment(segment_path(self._directory, base), base, 0, self._cache)]
+        page, last = self._page, segments[-1]
+        trusted = (
+            clean and page is not None and page.base_offset == last.base_offset
+            and page.end_position <= last.size_bytes
+        )  # fmt: skip
+        if trusted and page is not None:
+            last.size_bytes, next_offset, durable = page.end_position, page.next_offset, page.durable_offset
+        else:
+            durable = page.durable_offset if page else last.base_offset
+            segments, next_offset = self._check_from(segments, durable, mode, read_only)
+            durable = min(durable, next_offset)
+        start = min(page.start_offset if page else 0, next_offset)
+        segments = self._without_trimmed(segments, start, read_only)
+        if not read_only:
+            self._complete_indexes(segments[:-1], durable, trusted)
+        start = max(start, segments[0].base_offset)
+        return Recovered(
+            segments,
+            min(start, next_offset),
+            next_offset,
+            max(durable, start),
+            trusted,
+            self._report(trusted),
+        )
+
+    def _clear_leftovers(self) -> None:
+        """Remove what an interrupted deletion, truncation or repair left, and indexes without a segment."""
+        names = set(os.listdir(self._directory))
+        for name in names:
+            stem, suffix = os.path.splitext(name)
+            orphan = suffix in (OffsetIndex.suffix, TimeIndex.suffix) and stem + LOG_SUFFIX not in names
+            if orphan or suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX):
+                files.remove(os.path.join(self._directory, name))
+
+    def _without_trimmed(self, segments: list[Segment], start: int, read_only: bool) -> list[Segment]:
+        """Finish a trim that a crash interrupted: segments wholly below start_offset go."""
+        while len(segments) > 1 and segments[1].base_offset <= start:
+            if not read_only:
+                for path in (segments[0].path, *companions(segments[0].path)):
+                    files.remove(path)
+            segments = segments[1:]
+        return segments
+
+    # --- checking what may be torn
+
+    def _check_from(
+        self, segments: list[Segment], durable: int, mode: RecoveryMode, read_only: bool
+    ) -> tuple[list[Segment], int]:
+        """Check every batch from `durable` on; returns the segments that stay and the next_offset."""
+        first = max(
+            number for number, one in enumerate(segments) if one.base_offset <= durable or number == 0
+        )
+        expected = segments[first].base_offset
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            if segment.base_offset != expected and segment.base_offset > durable:
+                # crash: the end of an unsynced segment was lost, its successor was not
+                return self._drop(segments, number, mode, expected, read_only), expected
+            expected, damage = self._check_segment(segment, max(segment.base_offset, expected), durable)
+            if damage is None:
+                continue
+            end = damage.position
+            if mode == "salvage" and not read_only:
+                expected = self._salvage(segment)
+            elif expected < durable:
+                raise damage
+            elif mode == "absolute":
+                raise TornTailError(segment.path, end, segment.size_bytes - end)
+            else:
+                self._cut_bytes += segment.size_bytes - end
+                segment.size_bytes = end
+                return self._drop(segments, number + 1, mode, expected, read_only), expected
+        return self._reach_durable(segments, expected, durable, mode), max(expected, durable)
+
+    def _reach_durable(
+        self, segments: list[Segment], expected: int, durable: int, mode: RecoveryMode
+    ) -> list[Segment]:
+        """Never give an offset out twice: what was synced and is gone is damage, or a gap if salvaged."""
+        if expected >= durable:
+            return segments
+        if mode != "salvage":
+            last = segments[-1]
+            reason = f"the log ends at offset {expected}, but everything below {durable} was synced"
+            raise CorruptionError(last.path, last.size_bytes, reason)
+        return [*segments, Segment(segment_path(self._directory, durable), durable, 0, self._cache)]
+
+    def _check_segment(
+        self, segment: Segment, expected: int, durable: int
+    ) -> tuple[int, CorruptionError | None]:
+        """Check a segment's batches at or above `durable`; returns where offsets go on, and the damage."""
+        self._checked += 1
+        try:
+            position = segment.position_of(durable) if segment.base_offset < durable else 0
+            if position and position == segment.size_bytes:
+                expected = max(expected, durable)  # no batch ends after the recovery point
+            self._checked_bytes += segment.size_bytes - position
+            for place, header in checked_headers(segment.path, position, segment.size_bytes):
+                if header.base_offset < expected:
+                    reason = f"offset {header.base_offset} follows offset {expected - 1}"
+                    return expected, CorruptionError(segment.path, place, reason)
+                expected = header.next_offset
+        except CorruptionError as damage:
+            if _only_zeros(segment.path, damage.position, segment.size_bytes):
+                segment.size_bytes = damage.position  # blocks reserved ahead, never written
+                return expected, None
+            return expected, damage
+        return expected, None
+
+    def _drop(
+        self, segments: list[Segment], number: int, mode: RecoveryMode, expected: int, read_only: bool
+    ) -> list[Segment]:
+        """Drop the unsynced segments that follow a tear: their offsets would leave a gap."""
+        dropped = segments[number:]
+        if dropped and mode == "absolute":
+            raise TornTailError(dropped[0].path, 0, sum(segment.size_bytes for segment in dropped))
+        self._dropped += len(dropped)
+        self._cut_bytes += sum(segment.size_bytes for segment in dropped)
+        if dropped and not read_only:
+            for segment in reversed(dropped):
+                for path in (segment.path, *companions(segment.path)):
+                    files.remove(path)
+            # a segment that came back after a power cut could be taken for later appends
+            files.sync_directory(self._directory)
+        return segments[:number]
+
+    def _salvage(self, segment: Segment) -> int:
+        salvage = salvage_segment(segment, self._config)
+        self._salvaged.append(salvage)
+        return salvage.next_offset
+
+    # --- indexes
+
+    def _complete_indexes(self, sealed: list[Segment], durable: int, trusted: bool) -> None:
+        """Give sealed segments the indexes they lack; those above the recovery point are checked too."""
+        names = set(os.listdir(self._directory))
+        for number, segment in enumerate(sealed):
+            next_base = sealed[number + 1].base_offset if number + 1 < len(sealed) else durable + 1
+            missing = [path for path in companions(segment.path) if os.path.basename(path) not in names]
+            if missing or not (trusted or next_base <= durable):
+                builder = open_builder(segment, self._config, trust_indexes=False)
+                builder.finish()
+                self._rebuilt += len(missing)
+
+    def _report(self, clean: bool) -> RecoveryReport:
+        return RecoveryReport(
+            partition=self._name,
+            clean=clean,
+            segments_checked=self._checked,
+            bytes_checked=self._checked_bytes,
+            bytes_cut=self._cut_bytes,
+            segments_dropped=self._dropped,
+            indexes_rebuilt=self._rebuilt,
+            salvaged=tuple(self._salvaged),
+            seconds=time.perf_counter() - self._began,
+        )
+
+
+def _only_zeros(path: str, position: int, size: int) -> bool:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        while position < size:
+            chunk = os.pread(fd, min(_CHUNK_BYTES, size - position), position)
+            if chunk.count(0) != len(chunk) or not chunk:
+                return False
+            position += len(chunk)
+    finally:
+        os.close(fd)
+    return True

@@ -1,0 +1,72 @@
+"""Segments replaced by shorter copies, or taken away. A file that somebody may have mapped never shrinks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from commitlog import files
+from commitlog.config import TopicConfig
+from commitlog.encode import reencode
+from commitlog.repair import Damage, RepairReport, false_indexes, salvage_segment, sound_batches
+from commitlog.segment import DELETED_SUFFIX, TEMPORARY_SUFFIX, Segment, companions
+from commitlog.segment_writer import open_builder
+
+
+def retire(segment: Segment) -> list[str]:
+    """Rename a segment's files out of sight; returns their new names, to be unlinked later."""
+    retired = []
+    for path in (segment.path, *companions(segment.path)):
+        try:
+            files.replace(path, path + DELETED_SUFFIX)
+        except FileNotFoundError:
+            continue
+        # crash: indexes without their segment -> open() removes them
+        retired.append(path + DELETED_SUFFIX)
+    return retired
+
+
+def shortened(segment: Segment, offset: int) -> Segment:
+    """Replace a segment by a copy that ends before `offset`; a batch across it is encoded anew."""
+    position = segment.position_of(offset)
+    batch = next(segment.batches_from(position), None)
+    temporary = segment.path + TEMPORARY_SUFFIX
+    size = position
+    fd = files.copy_start(segment.path, temporary, position)
+    try:
+        if batch is not None and batch.base_offset < offset:
+            header = batch.header
+            part = reencode(batch.slice(header.base_offset, offset), offset - header.base_offset)
+            files.write_at(fd, part.stamped(header.base_offset, header.leader_epoch), part.size, position)
+            size += part.size
+        files.sync_data(fd)
+    finally:
+        os.close(fd)
+    # crash: the copy is still .tmp -> open() removes it, the segment is whole
+    for derived in companions(segment.path):
+        files.remove(derived)
+    # crash: no indexes -> open() rebuilds them
+    files.replace(temporary, segment.path)
+    files.sync_directory(os.path.dirname(segment.path))
+    segment.release()
+    return Segment(segment.path, segment.base_offset, size, segment.cache)
+
+
+def repaired(segments: Sequence[Segment], config: TopicConfig) -> tuple[list[Segment], RepairReport]:
+    """Salvage the damaged ones of sealed segments and rebuild false indexes."""
+    kept, salvaged, rebuilt = [], [], 0
+    for segment in segments:
+        if any(isinstance(found, Damage) for _, _, found in sound_batches(segment)):
+            replaced = Segment(segment.path, segment.base_offset, segment.size_bytes, segment.cache)
+            salvaged.append(salvage_segment(replaced, config))
+            kept.append(replaced)
+            continue
+        bad = false_indexes(segment)
+        if bad:
+            for path in companions(segment.path):
+                files.remove(path)
+            segment.release()
+            open_builder(segment, config, trust_indexes=False).finish()
+            rebuilt += len(bad)
+        kept.append(segment)
+    return kept, RepairReport(tuple(salvaged), rebuilt)

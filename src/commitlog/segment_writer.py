@@ -1,0 +1,162 @@
+"""SegmentWriter: appends to the active segment and keeps its indexes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Self
+
+from commitlog import files
+from commitlog.columns import Buffer
+from commitlog.config import TopicConfig
+from commitlog.encode import EncodedBatch
+from commitlog.index import OffsetIndex, TimeIndex
+from commitlog.segment import HandleCache, IndexBuilder, Segment, companions, segment_path
+
+_NEVER = 1 << 63
+_MAX_RELATIVE_OFFSET = 0xFFFF_FFFF  # what an index entry can hold
+
+
+class SegmentWriter:
+    """The one writer of a segment. `segment.size_bytes` moves only after the bytes are in the file.
+
+    Not thread-safe: the partition's append lock guards it.
+    """
+
+    __slots__ = (
+        "_builder", "_fd", "_interval", "_limit_offset", "_preallocate", "_roll_after", "_segment_bytes",
+        "_segment_ms", "segment",
+    )  # fmt: skip
+
+    def __init__(self, segment: Segment, fd: int, builder: IndexBuilder, config: TopicConfig) -> None:
+        self.segment = segment
+        self._fd = fd
+        self._builder = builder
+        self._interval = config.index_interval_bytes
+        self._preallocate = config.preallocate
+        self._segment_bytes = config.segment_bytes
+        self._segment_ms = _NEVER if config.segment_ms == -1 else config.segment_ms
+        self._roll_after = 2 * _NEVER  # a timestamp: segment_ms after the first batch's
+        self._limit_offset = segment.base_offset + _MAX_RELATIVE_OFFSET
+
+    @classmethod
+    def create(cls, directory: str, base_offset: int, config: TopicConfig, cache: HandleCache) -> Self:
+        """Start a new, empty segment; what a failed roll left under its name is overwritten."""
+        path = segment_path(directory, base_offset)
+        for derived in companions(path):
+            files.remove(derived)
+        return cls.open(Segment(path, base_offset, 0, cache), config)
+
+    @classmethod
+    def open(cls, segment: Segment, config: TopicConfig, *, trust_indexes: bool = True) -> Self:
+        """Go on writing after segment.size_bytes; what lies behind it in the file is cut."""
+        fd = os.open(segment.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if os.fstat(fd).st_size > segment.size_bytes:
+                files.cut(fd, segment.size_bytes)
+            if config.preallocate:
+                files.reserve(fd, config.segment_bytes)
+            builder = open_builder(segment, config, trust_indexes=trust_indexes)
+        except BaseException:
+            os.close(fd)
+            raise
+        writer = cls(segment, fd, builder, config)
+        if segment.size_bytes:
+            writer._roll_after = next(segment.headers())[1].max_timestamp + writer._segment_ms
+        return writer
+
+    @property
+    def max_timestamp(self) -> int:
+        """The latest timestamp so far, -1 while the segment is empty."""
+        return self._builder.max_timestamp
+
+    def has_room(self, size: int, base_offset: int, timestamp: int, batches: int) -> bool:
+        """Say whether batches of `size` bytes still belong in this segment; if not, the partition rolls."""
+        position = self.segment.size_bytes
+        return (
+            position + size <= self._segment_bytes
+            and timestamp <= self._roll_after
+            and base_offset <= self._limit_offset
+            and (
+                position - self._builder.indexed_position <= self._interval or self._builder.has_room(batches)
+            )
+        )
+
+    def append(
+        self, batches: tuple[EncodedBatch, ...], size: int, base_offset: int, leader_epoch: int
+    ) -> None:
+        """Write batches, `size` bytes in all. If it raises, nothing in memory has moved, but bytes may be
+        in the file: roll_back().
+        """
+        segment, builder = self.segment, self._builder
+        position = segment.size_bytes
+        if position - builder.indexed_position > self._interval or len(batches) > 1:
+            builder.make_room(len(batches))
+        files.write_at(self._fd, _stamped(batches, base_offset, leader_epoch), size, position)
+        segment.size_bytes = position + size
+        if position == 0:
+            self._roll_after = batches[0].max_timestamp + self._segment_ms
+        for batch in batches:
+            builder.add(base_offset, position, batch.max_timestamp)
+            base_offset += batch.span
+            position += batch.size
+
+    def roll_back(self) -> None:
+        """Cut off what a failed append left in the file; no reader was told about it."""
+        files.cut(self._fd, self.segment.size_bytes)
+
+    def sync(self) -> None:
+        """Make what was appended durable."""
+        files.sync_data(self._fd)
+
+    def seal(self) -> None:
+        """Finish the segment: its indexes get their last entry, its file its true size."""
+        self._builder.finish()
+        if self._preallocate:
+            files.cut(self._fd, self.segment.size_bytes)
+        self.close()
+
+    def close(self) -> None:
+        """Let the file go."""
+        os.close(self._fd)
+
+
+def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) -> Sequence[Buffer]:
+    if len(batches) == 1:
+        return batches[0].stamped(offset, leader_epoch)
+    pieces: list[Buffer] = []
+    for batch in batches:
+        pieces += batch.stamped(offset, leader_epoch)
+        offset += batch.span
+    return pieces
+
+
+def open_builder(segment: Segment, config: TopicConfig, *, trust_indexes: bool) -> IndexBuilder:
+    """Open a segment's indexes for writing and index what they lack, all of it if they are not true."""
+    offset_path, time_path = companions(segment.path)
+    limit = config.segment_index_bytes
+    offsets, times = OffsetIndex.open_writable(offset_path, limit), TimeIndex.open_writable(time_path, limit)
+    for index in (offsets, times):
+        index.truncate(segment.size_bytes)
+    if not (trust_indexes or (segment.confirms_all(offsets) and segment.confirms_all(times))):
+        offsets.truncate(0)
+        times.truncate(0)
+    builder = IndexBuilder(offsets, times, config.index_interval_bytes)
+    start = builder.resume(segment, trust_indexes=trust_indexes)
+    for position, header in segment.headers(start):
+        if builder.has_room():
+            builder.add(header.base_offset, position, header.max_timestamp)
+    return builder
+
+
+def sync_sealed(segment: Segment) -> None:
+    """Make a sealed segment and its indexes durable; what retention removed meanwhile needs it no more."""
+    for path in (segment.path, *companions(segment.path)):
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            files.sync_data(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,124 @@
+"""The state page: a mapped file by which a partition's writer tells readers in other processes how far it is.
+
+Derived, like the indexes: lost, it is made anew from the .log files. Each field is one aligned 64-bit
+word, so a reader never sees half a value; a word that depends on others is stored last.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Self
+
+from commitlog import files
+
+NAME = "state"
+MAGIC = int.from_bytes(b"CLSTATE1", "little")
+SIZE_BYTES = 4096
+NOT_REPLICATED = -1
+
+_MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _BASE = range(8)
+
+
+class StatePage:
+    """start_offset <= durable_offset <= next_offset; generation grows when the set of segments changes."""
+
+    __slots__ = ("_map", "_words")
+
+    def __init__(self, view: mmap.mmap) -> None:
+        self._map = view
+        self._words = memoryview(view).cast("q")
+
+    @classmethod
+    def create(cls, directory: str) -> Self:
+        """Open for writing; a new page is all zeros and not valid before publish_layout()."""
+        return cls(files.map_writable(os.path.join(directory, NAME), SIZE_BYTES))
+
+    @classmethod
+    def open(cls, directory: str) -> Self | None:
+        """Open for reading; None if there is no page, or none that can be trusted."""
+        try:
+            view = files.map_file(os.path.join(directory, NAME))
+        except FileNotFoundError:
+            return None
+        if view is None or len(view) < SIZE_BYTES:
+            return None
+        page = cls(view)
+        return page if page.valid else None
+
+    @property
+    def valid(self) -> bool:
+        """Whether this is a page of ours."""
+        return self._words[_MAGIC] == MAGIC
+
+    def begin_change(self) -> None:
+        """Tell readers that segments are about to change: the generation is odd until end_change()."""
+        if self._words[_GENERATION] % 2 == 0:
+            self._words[_GENERATION] += 1
+
+    def end_change(self) -> None:
+        """Tell readers to look at the segments anew."""
+        self.begin_change()
+        self._words[_GENERATION] += 1
+
+    def publish_layout(self, base_offset: int, end_position: int, next_offset: int) -> None:
+        """Tell readers which segment is active and how far it goes. Between begin_ and end_change()."""
+        words = self._words
+        words[_BASE], words[_END_POSITION] = base_offset, end_position
+        words[_NEXT] = next_offset
+        words[_HIGH_WATERMARK] = NOT_REPLICATED
+        words[_MAGIC] = MAGIC
+
+    def publish_start(self, start_offset: int) -> None:
+        """Tell readers that nothing below `start_offset` may be read."""
+        self._words[_START] = start_offset
+
+    def publish_append(self, next_offset: int, end_position: int) -> None:
+        """Tell readers that everything below `next_offset` can be read."""
+        words = self._words
+        words[_END_POSITION] = end_position
+        words[_NEXT] = next_offset
+
+    def publish_durable(self, durable_offset: int) -> None:
+        """Remember the recovery point. Only ever after a sync has returned."""
+        self._words[_DURABLE] = durable_offset
+
+    def sync(self) -> None:
+        """Make the page durable."""
+        files.sync_map(self._map)
+
+    @property
+    def generation(self) -> int:
+        """Grows whenever segments come, go or are replaced."""
+        return self._words[_GENERATION]
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self._words[_START]
+
+    @property
+    def next_offset(self) -> int:
+        """The offset the next append gets."""
+        return self._words[_NEXT]
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below it survives power loss."""
+        return self._words[_DURABLE]
+
+    @property
+    def base_offset(self) -> int:
+        """The base_offset of the active segment."""
+        return self._words[_BASE]
+
+    @property
+    def end_position(self) -> int:
+        """Where the active segment ends."""
+        return self._words[_END_POSITION]
+
+    @property
+    def high_watermark(self) -> int:
+        """Readers stop here; the next_offset of a partition that is not replicated."""
+        mark = self._words[_HIGH_WATERMARK]
+        return self._words[_NEXT] if mark == NOT_REPLICATED else mark

@@ -1,0 +1,157 @@
+"""Topic: partitions under one name, and the choice between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from commitlog.columns import Buffer
+from commitlog.config import TopicConfig
+from commitlog.errors import ReadOnlyError, UnknownPartitionError
+from commitlog.partition import Partition
+from commitlog.partitioner import Partitioner, make_partitioner
+from commitlog.reader import PartitionReader
+from commitlog.record import Headers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class TopicStore(Protocol):
+    """What a topic asks of the log it belongs to."""
+
+    def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
+        """Create partitions until there are so many; returns all of them."""
+
+    def store_config(self, topic: Topic, config: TopicConfig) -> None:
+        """Make a topic's settings durable."""
+
+
+class Topic:
+    """A named set of partitions. A record's place is decided by its key; order holds within a partition."""
+
+    def __init__(
+        self, name: str, config: TopicConfig, partitions: Sequence[PartitionReader], store: TopicStore
+    ) -> None:
+        self.name = name
+        self.config = config
+        self._partitions = tuple(partitions)
+        self._store = store
+        self._partitioner: Partitioner | None = None
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name} with {len(self._partitions)} partitions>"
+
+    @property
+    def partitions(self) -> tuple[Any, ...]:
+        """The partitions, in order of their numbers."""
+        return self._partitions
+
+    def partition(self, number: int) -> Any:
+        """Return one partition."""
+        if not 0 <= number < len(self._partitions):
+            raise UnknownPartitionError(self.name, number, len(self._partitions))
+        return self._partitions[number]
+
+    # --- appending
+
+    def append(
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+        sync: bool = False,
+    ) -> tuple[int, int]:
+        """Append a record to the partition of its key, or to `partition`; returns (partition, offset)."""
+        if partition is None:
+            partition = self._chooser().one(key, len(self._partitions))
+        target = self._writable(partition)
+        return partition, target.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync)
+
+    def append_many(
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+        partition: int | None = None,
+        sync: bool = False,
+    ) -> dict[int, range]:
+        """Append records, each to the partition of its key; returns the offsets by partition.
+
+        All records are checked before any is written, and each partition takes its share all or nothing.
+        A disk that fails between two partitions leaves the first one's share appended.
+        """
+        columns = [None if column is None else list(column) for column in (values, keys, headers, timestamps)]
+        shares = self._shares(columns, partition)
+        encoded = {number: self._writable(number).encode(*share) for number, share in shares.items()}
+        return {
+            number: self._writable(number).append_encoded(batches, sync=sync)
+            for number, batches in encoded.items()
+        }
+
+    def _shares(self, columns: list[list[Any] | None], partition: int | None) -> dict[int, list[Any]]:
+        """Divide the columns of a batch by partition."""
+        values, keys = columns[0] or [], columns[1]
+        if not values:
+            return {}
+        if partition is None and keys is None:
+            partition = self._chooser().one(None, len(self._partitions))
+        if partition is not None or keys is None or len(keys) != len(values):
+            return {partition or 0: columns}  # a wrong count is the encoder's to refuse
+        chosen = self._chooser().many(keys, len(self._partitions))
+        return {
+            number: [None if column is None else _pick(column, rows) for column in columns]
+            for number, rows in _rows_of(chosen)
+        }
+
+    def _chooser(self) -> Partitioner:
+        if self._partitioner is None:
+            self._partitioner = make_partitioner(self.config.partitioner)
+        return self._partitioner
+
+    def _writable(self, number: int) -> Partition:
+        target = self.partition(number)
+        if not isinstance(target, Partition):
+            raise ReadOnlyError(f"topic {self.name!r}")
+        return target
+
+    # --- changing
+
+    def add_partitions(self, count: int) -> None:
+        """Grow to `count` partitions in all. Keys hash over the new number from then on."""
+        self._partitions = tuple(self._store.grow_topic(self, count))
+
+    def alter_config(self, **changes: Any) -> None:
+        """Change settings, durably and at once."""
+        config = self.config.altered(changes)
+        self._store.store_config(self, config)
+        self.config = config
+        self._partitioner = None
+        for partition in self._partitions:
+            if isinstance(partition, Partition):
+                partition.configure(config)
+
+
+def _rows_of(chosen: NDArray[np.int64]) -> list[tuple[int, list[int]]]:
+    """Group row numbers by partition, keeping their order."""
+    order = np.argsort(chosen, kind="stable")
+    numbers, starts = np.unique(chosen[order], return_index=True)
+    return [
+        (number, rows.tolist())
+        for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True)
+    ]
+
+
+def _pick(column: list[Any], rows: list[int]) -> Sequence[Any]:
+    if len(rows) == 1:
+        return [column[rows[0]]]
+    picked: tuple[Any, ...] = itemgetter(*rows)(column)
+    return picked
