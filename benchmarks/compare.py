@@ -41,7 +41,7 @@ def checked_load(
         reader = store(path, readonly=True)
         seen = reader.scan_records()
         reader.close()
-        if (seen.records, seen.payload_bytes) != expected:
+        if (seen.records, seen.value_bytes) != expected:
             raise AssertionError(f"{store.name} kept {seen[:2]} of {expected} records and bytes")
         return seconds
 
@@ -54,7 +54,7 @@ def append_many(bench: Bench) -> Iterator[Group]:
         (bench.varied(), False, "timestamps given"),
     ]
     for dataset, stamp, how in variants:
-        expected = (dataset.records, dataset.payload_bytes)
+        expected = (dataset.records, dataset.value_bytes)
 
         def append(store: Store, dataset: Dataset = dataset, stamp: bool = stamp) -> None:
             for batch in dataset.batches:
@@ -76,7 +76,7 @@ def append_one(bench: Bench) -> Iterator[Group]:
     """One record a call, each in the page cache before the next."""
     batches = bench.fixed().batches[: bench.pick(10, 3)]
     single = Dataset("single", batches)
-    expected = (single.records, single.payload_bytes)
+    expected = (single.records, single.value_bytes)
 
     def append(store: Store) -> None:
         for batch in batches:

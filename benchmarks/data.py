@@ -26,7 +26,7 @@ class Seen(NamedTuple):
     """What a scan came across: compared with the data, so that nobody wins by doing less."""
 
     records: int
-    payload_bytes: int
+    value_bytes: int
     last: object
 
 
@@ -46,14 +46,17 @@ class Dataset:
         """Bytes of keys and values: what any engine has to keep."""
         return sum(sum(map(len, batch.keys)) + sum(map(len, batch.values)) for batch in self.batches)
 
+    @property
+    def value_bytes(self) -> int:
+        return sum(sum(map(len, batch.values)) for batch in self.batches)
+
     def seen_by_records(self) -> Seen:
         last = self.batches[-1]
         record = (self.records - 1, last.timestamps[-1], last.keys[-1], last.values[-1])
-        return Seen(self.records, self.payload_bytes, record)
+        return Seen(self.records, self.value_bytes, record)
 
     def seen_by_values(self) -> Seen:
-        size = sum(sum(map(len, batch.values)) for batch in self.batches)
-        return Seen(self.records, size, self.batches[-1].values[-1])
+        return Seen(self.records, self.value_bytes, self.batches[-1].values[-1])
 
 
 def make(name: str, records: int, shortest: int, longest: int, seed: int = 1) -> Dataset:

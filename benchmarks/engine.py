@@ -72,7 +72,7 @@ class Commitlog:
         offset = timestamp = key = value = None
         for offset, timestamp, key, value, _ in self._partition.records():  # noqa: B007 - the last ones are checked
             records += 1
-            size += len(key) + len(value)
+            size += len(value)
         return Seen(records, size, (offset, timestamp, key, value))
 
     def scan_values(self) -> Seen:

@@ -66,7 +66,7 @@ class SQLite:
         rows = self._db.execute("SELECT offset, timestamp, key, value FROM log ORDER BY offset")
         for offset, timestamp, key, value in rows:  # noqa: B007 - the last ones are checked
             records += 1
-            size += len(key) + len(value)
+            size += len(value)
         return Seen(records, size, (offset, timestamp, key, value))
 
     def scan_values(self) -> Seen:

@@ -67,7 +67,7 @@ def unpack_records(pairs: Iterable[tuple[bytes, bytes]]) -> Seen:
         key = content[10:end]
         value = content[end:]
         records += 1
-        size += len(key) + len(value)
+        size += len(value)
     return Seen(records, size, (offset, timestamp, key, value))
 
 

@@ -152,7 +152,7 @@ def to_batches(data: pa.RecordBatch | pa.Table, rules: Rules, now_ms: int) -> li
     elif not isinstance(data, pa.Table):
         raise TypeError(f"append_arrow takes a pyarrow RecordBatch or Table, not {type(data).__name__}")
     unknown = [name for name in data.column_names if name not in SCHEMA.names or name == "offset"]
-    if unknown or "value" not in data.column_names:
+    if unknown or "value" not in data.column_names or len(set(data.column_names)) < data.num_columns:
         raise InvalidRecordError(
             0, f"columns must be value and optionally key, timestamp, headers; there are {data.column_names}"
         )
@@ -183,13 +183,17 @@ def _encode_chunk(chunk: pa.RecordBatch, first_row: int, rules: Rules, now_ms: i
 
 
 def _timestamps(column: pa.Array, first_row: int) -> Int64s:
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-    elif not pa.types.is_integer(column.type):
-        raise InvalidRecordError(first_row, f"timestamp must be a time or an integer, not {column.type}")
+    kind = column.type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
+        raise InvalidRecordError(first_row, f"timestamp must be a time or an integer, not {kind}")
     if column.null_count:
         raise InvalidRecordError(first_row, "timestamp must not be null")
-    numbers: Int64s = column.cast(pa.int64()).to_numpy()
+    try:
+        if pa.types.is_timestamp(kind):  # of finer units the fraction of a millisecond is dropped
+            column = column.cast(pa.timestamp("ms", kind.tz), safe=kind.unit == "s")
+        numbers: Int64s = column.cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid as problem:
+        raise InvalidRecordError(first_row, f"timestamp out of range: {problem}") from None
     if len(numbers) and int(numbers.min()) < 0:
         raise InvalidRecordError(first_row + int(numbers.argmin()), "timestamp is negative")
     return numbers
@@ -244,20 +248,23 @@ def _pack_headers(column: pa.Array, first_row: int) -> HeaderColumns | None:
     kind = column.type
     if pa.types.is_null(kind):
         return None
-    if not (
-        pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.num_fields == 2
-    ):
+    pair = kind.value_type if pa.types.is_list(kind) else kind
+    if not pa.types.is_struct(pair) or sorted(field.name for field in pair) != ["key", "value"]:
         raise InvalidRecordError(first_row, f"headers must be list<struct<key, value>>, not {kind}")
     counts = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     pairs = column.flatten()
     if len(pairs) == 0:
         return None
-    names = _pack_strings(pairs.field("key"), first_row, "header key")
-    if names.nulls != NO_NULLS:
-        raise InvalidRecordError(first_row, "a header key is null")
-    return HeaderColumns(
-        narrow(counts), names, _pack_strings(pairs.field("value"), first_row, "header value")
-    )
+    names = pairs.field("key")
+    if pairs.null_count or names.null_count:
+        raise InvalidRecordError(first_row, "a header or its key is null")
+    try:
+        names = names.cast(pa.string())
+        names.validate(full=True)
+    except pa.ArrowInvalid as problem:
+        raise InvalidRecordError(first_row, f"a header key is not UTF-8: {problem}") from None
+    contents = _pack_strings(pairs.field("value"), first_row, "header value")
+    return HeaderColumns(narrow(counts), _pack_strings(names, first_row, "header key"), contents)
 
 
 __all__ = ["SCHEMA", "from_batch", "schema_of", "stream", "table", "to_batches"]

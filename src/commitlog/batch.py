@@ -240,7 +240,12 @@ def _raw_body(header: BatchHeader, buffer: memoryview) -> memoryview:
     if codec_id == codec.NONE:
         return body
     raw_size, stored_size = COMPRESSED.unpack_from(body)
-    raw = codec.get(codec_id).decompress(body[COMPRESSED.size : COMPRESSED.size + stored_size], raw_size)
+    stored = body[COMPRESSED.size : COMPRESSED.size + stored_size]
+    decompress = codec.get(codec_id).decompress
+    try:
+        raw = decompress(stored, raw_size)
+    except Exception as problem:  # each package has its own
+        raise ValueError(f"the body does not decompress: {problem}") from None
     if len(raw) != raw_size:
         raise ValueError(f"the body has {len(raw)} bytes, not {raw_size}")
     return memoryview(raw)

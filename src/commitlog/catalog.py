@@ -30,7 +30,8 @@ from commitlog.lock import LogLock
 from commitlog.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
 
 FORMAT = 1
-_ABOUT, _TOPICS, _CLEAN = "commitlog.json", "topics", "clean-shutdown"
+_ABOUT, _TOPICS, _CLEAN, _NEW = "commitlog.json", "topics", "clean-shutdown", "new" + TEMPORARY_SUFFIX
+_JSON = ".json"
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -92,7 +93,7 @@ class Catalog:
             return True
         except NotADirectoryError:
             raise NotALogError(self._directory, "it is a file") from None
-        return names <= {LOCK_NAME, _TOPICS, _ABOUT + TEMPORARY_SUFFIX}
+        return names <= {LOCK_NAME, _TOPICS, _NEW}
 
     def _check_format(self) -> None:
         path = self._path(_ABOUT)
@@ -112,8 +113,8 @@ class Catalog:
     def entries(self) -> list[TopicEntry]:
         """Return all topics."""
         with contextlib.suppress(FileNotFoundError):
-            names = [name.removesuffix(".json") for name in os.listdir(self._path(_TOPICS))]
-            found = [self.entry(name) for name in sorted(names) if not name.endswith(TEMPORARY_SUFFIX)]
+            names = [name for name in os.listdir(self._path(_TOPICS)) if name.endswith(_JSON)]
+            found = [self.entry(name.removesuffix(_JSON)) for name in sorted(names)]
             return [entry for entry in found if entry is not None]
         return []
 
@@ -124,7 +125,7 @@ class Catalog:
 
     def _stored(self, name: str) -> TopicEntry | None:
         check_topic_name(name)
-        path = self._path(_TOPICS, name + ".json")
+        path = self._path(_TOPICS, name + _JSON)
         try:
             stored = json.loads(_read(path))
             return TopicEntry(name, stored["partitions"], stored["config"], stored.get("deleted", False))
@@ -136,7 +137,7 @@ class Catalog:
     def store(self, entry: TopicEntry) -> None:
         """Make a topic durable."""
         stored = {"partitions": entry.partitions, "config": entry.config, "deleted": entry.deleted}
-        self._write(os.path.join(_TOPICS, entry.name + ".json"), json.dumps(stored, indent=1).encode())
+        self._write(os.path.join(_TOPICS, entry.name + _JSON), json.dumps(stored, indent=1).encode())
 
     def create_partitions(self, entry: TopicEntry, first: int) -> None:
         """Make the directories of partitions [first, entry.partitions)."""
@@ -160,7 +161,7 @@ class Catalog:
                 files.replace(self._path(f"{name}-{number}"), self._path(uuid.uuid4().hex + DELETED_SUFFIX))
         files.sync_directory(self._directory)
         # crash: marked, partitions out of sight -> finish_deletions() at the next open
-        files.remove(self._path(_TOPICS, name + ".json"))
+        files.remove(self._path(_TOPICS, name + _JSON))
         files.sync_directory(self._path(_TOPICS))
         # crash: directories out of sight -> finish_deletions() removes them
         self._remove_hidden()
@@ -168,10 +169,7 @@ class Catalog:
     def finish_deletions(self) -> None:
         """Finish what a crash interrupted."""
         for name in os.listdir(self._path(_TOPICS)):
-            if name.endswith(TEMPORARY_SUFFIX):
-                files.remove(self._path(_TOPICS, name))
-                continue
-            entry = self._stored(name.removesuffix(".json"))
+            entry = self._stored(name.removesuffix(_JSON)) if name.endswith(_JSON) else None
             if entry is not None and entry.deleted:
                 self.delete(entry.name)
         self._remove_hidden()
@@ -205,7 +203,7 @@ class Catalog:
     def _write(self, name: str, contents: bytes) -> None:
         path = self._path(name)
         # one writer holds the lock, so one temporary name is enough; a topic's own could be too long
-        files.write_whole(path, contents, os.path.join(os.path.dirname(path), "new" + TEMPORARY_SUFFIX))
+        files.write_whole(path, contents, os.path.join(os.path.dirname(path), _NEW))
 
 
 def _read(path: str) -> bytes:

@@ -5,6 +5,7 @@ Knows nothing of batches or files; batch.py lays these out on disk.
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Iterable, Sequence, Sized
 from io import BytesIO
@@ -85,7 +86,7 @@ def pack_bytes(items: Sequence[Buffer | None], what: str) -> BytesColumn:
     except TypeError:
         return _pack_nullable(items, what)
     if len(blob) != _total(lengths, len(items)):  # a memoryview of wider items: len() is not its size
-        return pack_bytes([memoryview(item).cast("B") for item in items], what)  # type: ignore[arg-type]
+        return pack_bytes([bytes(item) for item in items], what)  # type: ignore[arg-type]
     return BytesColumn(lengths, NO_NULLS, b"", blob)
 
 
@@ -217,10 +218,13 @@ class Strings:
 
 def as_int64(values: Iterable[int], what: str) -> Int64s:
     """Turn the integers that a caller gave into int64, or say which one cannot be."""
-    given = values if isinstance(values, np.ndarray) else list(values)
-    found = np.asarray(given, None if len(given) else np.int64)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or (len(found) and int(found.min()) < 0):
-        for index, value in enumerate(given):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 1 << 63:
-                raise InvalidRecordError(index, f"{what} must be an integer of milliseconds, not {value!r}")
-    return found.astype(np.int64)
+    given = values if isinstance(values, np.ndarray) and values.dtype.kind == "i" else list(values)
+    if isinstance(given, np.ndarray) or set(map(type, given)) <= {int}:
+        with contextlib.suppress(OverflowError):
+            found = np.array(given, np.int64)
+            if found.ndim == 1 and (len(found) == 0 or int(found.min()) >= 0):
+                return found
+    for index, value in enumerate(given):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < 1 << 63:
+            raise InvalidRecordError(index, f"{what} must be milliseconds since the epoch, not {value!r:.80}")
+    return np.array(given, np.int64)

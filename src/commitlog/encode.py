@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from crc32c import crc32c
@@ -40,6 +40,7 @@ from commitlog.format import (
     HEADERS_DESCRIPTOR,
     LOG_APPEND_TIME,
     MAGIC,
+    MAGIC_BYTES,
     NO_PRODUCER,
     SMALLEST_BATCH_BYTES,
     STAMP,
@@ -53,6 +54,7 @@ Item = TypeVar("Item")
 SizedItems = TypeVar("SizedItems", bound=Sized)
 
 _PADDING = [bytes(size) for size in range(8)]
+_NO_PRODUCER_ID = NO_PRODUCER[0].to_bytes(8, "little", signed=True)
 _ZEROS = IntColumn(CONSTANT, 0, b"")
 NO_STRINGS = BytesColumn(_ZEROS, ALL_NULL, b"", b"")
 
@@ -68,6 +70,11 @@ class EncodedBatch:
         self.size = size
         self.span = span  # how many offsets the batch takes
         self.max_timestamp = max_timestamp
+
+    @classmethod
+    def of_one(cls, crc: int, body: bytes, timestamp: int) -> Self:
+        """Make a batch of what encode_one() returned."""
+        return cls(crc, (body,), STAMP.size + len(body), 1, timestamp)
 
     def stamped(self, base_offset: int, leader_epoch: int) -> tuple[Buffer, ...]:
         """Return the bytes to write, in pieces."""
@@ -95,12 +102,18 @@ class Columns(NamedTuple):
 class Rules:
     """What a topic's settings ask of every batch."""
 
-    __slots__ = ("flags", "log_append_time", "max_message_bytes")
+    __slots__ = ("constants_of_one", "flags", "lean", "log_append_time", "max_message_bytes")
 
     def __init__(self, config: TopicConfig) -> None:
         self.log_append_time = config.message_timestamp_type == "LogAppendTime"
         self.flags = codec.IDS[config.compression_type] | (LOG_APPEND_TIME if self.log_append_time else 0)
         self.max_message_bytes = config.max_message_bytes
+        self.lean = not self.flags & CODEC_MASK  # a single append may take encode_one()
+        self.constants_of_one = [
+            _constants_of_one(self.flags, key_nulls, value_nulls)
+            for value_nulls in (NO_NULLS, ALL_NULL)
+            for key_nulls in (NO_NULLS, ALL_NULL)
+        ]
 
     def check_sizes(self, columns: Columns, count: int, first: int = 0) -> None:
         """Raise RecordTooLargeError if a record is above max_message_bytes; `first` numbers the records."""
@@ -126,39 +139,30 @@ def _header_sizes(headers: HeaderColumns, count: int) -> Int64s:
     return np.diff(sums[ends], prepend=0)
 
 
-def encode_one(
-    value: Buffer | None,
-    key: Buffer | None,
-    headers: Headers,
-    timestamp: int | None,
-    rules: Rules,
-    now_ms: int,
-) -> EncodedBatch:
-    """Encode a batch of one record: every column is a constant, so numpy is not needed."""
-    if headers or rules.flags & CODEC_MASK:
-        return encode([value], [key], [headers], None if timestamp is None else [timestamp], rules, now_ms)[0]
-    key_size = value_size = 0
-    key_nulls = value_nulls = ALL_NULL
-    if key is not None:
-        key = key if type(key) is bytes else _plain_bytes(key, "key")
-        key_size, key_nulls = len(key), NO_NULLS
-    if value is not None:
-        value = value if type(value) is bytes else _plain_bytes(value, "value")
-        value_size, value_nulls = len(value), NO_NULLS
+def encode_one(value: bytes | None, key: bytes | None, timestamp: int, rules: Rules) -> tuple[int, bytes]:
+    """Return checksum and bytes (from the checked part on) of one uncompressed record without headers.
+
+    Every column is a constant, so there is nothing for numpy to do: 0.5 us where encode() takes 15.
+    """
+    key_size = len(key) if key is not None else 0
+    value_size = len(value) if value is not None else 0
     if key_size + value_size > rules.max_message_bytes:
         raise RecordTooLargeError(0, key_size + value_size, rules.max_message_bytes)
-    if timestamp is None or rules.log_append_time:
-        timestamp = now_ms
-    elif type(timestamp) is not int or not 0 <= timestamp < 1 << 63:
-        timestamp = int(as_int64([timestamp], "timestamp")[0])
     used = SMALLEST_BATCH_BYTES + key_size + value_size
     size = (used + 7) & ~7
+    constants = rules.constants_of_one[(key is None) + 2 * (value is None)]
     head = CHECKED_ONE.pack(
-        MAGIC, size, -1, timestamp, timestamp, -1, 1, 0, -1, rules.flags,
-        0, 0, 0, 0, key_nulls, value_nulls, 0, key_size, value_size,
-    )  # fmt: skip
+        MAGIC_BYTES, size, _NO_PRODUCER_ID, timestamp, timestamp, constants, key_size, value_size
+    )
     body = b"".join((head, key or b"", value or b"", _PADDING[size - used]))
-    return EncodedBatch(crc32c(body), (body,), size, 1, timestamp)
+    return crc32c(body), body
+
+
+def _constants_of_one(flags: int, key_nulls: int, value_nulls: int) -> bytes:
+    """Return bytes 40 to 64 of the checked head of a batch of one record."""
+    columns = Columns(NO_STRINGS._replace(nulls=key_nulls), NO_STRINGS._replace(nulls=value_nulls))
+    parts = assemble(columns, 1, 0, flags & ~CODEC_MASK).parts
+    return b"".join(parts)[32:56]
 
 
 def encode(
@@ -190,12 +194,6 @@ def encode(
     )
     rules.check_sizes(columns, count)
     return (assemble(columns, count, times, rules.flags),)
-
-
-def _plain_bytes(item: object, what: str) -> bytes:
-    if isinstance(item, bytes | bytearray | memoryview):
-        return bytes(item)
-    raise InvalidRecordError(0, f"{what} must be bytes-like or None, not {type(item).__name__}")
 
 
 def _listed(items: Iterable[Item]) -> Sequence[Item]:
@@ -298,8 +296,7 @@ def _offset_deltas(deltas: Int64s) -> IntColumn | None:
 
 def pack_headers(headers: Sequence[Headers]) -> HeaderColumns:
     """Pack the headers of each record."""
-    for index, of_record in enumerate(headers):
-        _check_headers(index, of_record)
+    headers = [_checked_headers(index, of_record) for index, of_record in enumerate(headers)]
     flat = list(chain.from_iterable(headers))
     return HeaderColumns(
         counts=narrow_lengths(headers),
@@ -308,13 +305,14 @@ def pack_headers(headers: Sequence[Headers]) -> HeaderColumns:
     )
 
 
-def _check_headers(index: int, headers: Any) -> None:
+def _checked_headers(index: int, headers: Any) -> Headers:
     try:
-        sound = all(
-            isinstance(name, str) and (content is None or isinstance(content, bytes | bytearray | memoryview))
-            for name, content in headers
-        )
-    except (TypeError, ValueError):
-        sound = False
-    if not sound:
-        raise InvalidRecordError(index, f"headers must be (str, bytes or None) pairs, not {headers!r:.80}")
+        pairs = [(name, content) for name, content in headers]
+        for name, content in pairs:
+            name.encode()
+            if content is not None:
+                memoryview(content)
+    except (TypeError, ValueError, AttributeError):
+        reason = f"headers must be (str, bytes or None) pairs, not {headers!r:.80}"
+        raise InvalidRecordError(index, reason) from None
+    return pairs

@@ -26,6 +26,9 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
+pwrite = os.pwrite  # the lean path of a single append; returns how much was written
+
+
 def write_at(fd: int, pieces: Sequence[Buffer], size: int, position: int) -> None:
     """Write all pieces, `size` bytes in all, at `position`; after an OSError some of them may be there."""
     written = os.pwritev(fd, pieces, position) if len(pieces) <= _MAX_PIECES else 0

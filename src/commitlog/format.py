@@ -36,8 +36,11 @@ DESCRIPTOR = Struct("<BBBBBBBxII")
 # With headers, this follows: forms of counts, name lengths, value lengths; nulls of values; their constants.
 HEADERS_DESCRIPTOR = Struct("<BBBBIII")
 COMPRESSED = Struct("<II")  # before a compressed body: its raw size, its stored size
-CHECKED_ONE = Struct(CHECKED.format + DESCRIPTOR.format[1:])  # lets a single append pack once
-_PEEK = Struct("<q8xII28xI4x")  # base_offset, magic, size, last_offset_delta
+# The checked head of a batch of one record, its constant fields in two runs of bytes, so that a single
+# append packs once and packs little: magic, size, producer_id, base_timestamp, max_timestamp,
+# [base_sequence ... has headers], key length, value length.
+CHECKED_ONE = Struct("<4sI8sqq24sII")
+_PEEK = Struct("<q8xII32xI")  # base_offset, magic, size, last_offset_delta
 
 HEADER_BYTES = HEADER.size
 MAGIC_BYTES, MAGIC_POSITION = MAGIC.to_bytes(4, "little"), STAMP.size  # for finding a batch after damage
@@ -83,6 +86,8 @@ def peek(buffer: Buffer, position: int, path: str, shift: int = 0) -> tuple[int,
 
     `shift` is the file position of the buffer's first byte, for the error.
     """
+    if len(buffer) - position < HEADER_BYTES:
+        raise CorruptionError(path, position + shift, "a batch header cut off")
     base_offset, magic, size, last_delta = _PEEK.unpack_from(buffer, position)
     if magic != MAGIC or size < SMALLEST_BATCH_BYTES or size & 7:
         raise CorruptionError(path, position + shift, "no batch starts here")
@@ -119,7 +124,7 @@ def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) ->
         raise CorruptionError(path, position + shift, f"a batch of {size} bytes cut off at {end - position}")
     if crc32c(memoryview(buffer)[position + STAMP.size : position + size]) != header.crc:
         raise CorruptionError(path, position + shift, "the checksum of a batch does not match")
-    if header.flags & ~KNOWN_FLAGS:
+    if header.flags & ~KNOWN_FLAGS or header.flags & CODEC_MASK not in codec.NAMES:
         raise UnsupportedFormatError(
             f"{path}, byte {position + shift}", f"batch flags {header.flags:#x}", "0xf"
         )

@@ -3,6 +3,9 @@
 An index is derived from its .log file: it may be lost, and then it is rebuilt. Its file is longer than
 its entries, padded with zeros, and is never cut while somebody may have it mapped. An entry never has
 position 0 (the segment's start needs none), so the first zero position is the end of the index.
+
+The first 16 bytes are the seal, zero while the segment is active: the size of the sealed segment, and
+count and checksum of the entries. A sealed index whose seal does not hold is not believed.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple, Self
 
 import numpy as np
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 from commitlog import files
@@ -20,6 +24,7 @@ from commitlog import files
 _LOW = 0xFFFF_FFFF
 _NO_LIMIT = 1 << 62
 _FIRST_BYTES, _STEP_BYTES = 4096, 64 * 1024
+_SEAL_BYTES = 16
 
 
 def base_offset_of(path: str) -> int:
@@ -73,10 +78,12 @@ class Index:
         return index
 
     def _remap(self, view: mmap.mmap | None) -> None:
+        width = 8 * self.words
+        whole = memoryview(view or b"")
         self._map = view
-        usable = 0 if view is None else len(view) // (8 * self.words) * (8 * self.words)
-        self._cells = memoryview(view or b"")[:usable].cast("Q")
-        self._capacity = usable // (8 * self.words)
+        self._capacity = max(len(whole) - _SEAL_BYTES, 0) // width
+        self._seal = whole[:_SEAL_BYTES].cast("Q") if len(whole) >= _SEAL_BYTES else None
+        self._cells = whole[_SEAL_BYTES : _SEAL_BYTES + self._capacity * width].cast("Q")
 
     def _find_count(self) -> int:
         """Count the entries up to the first zero position; positions only grow, so a bisection finds it."""
@@ -94,7 +101,7 @@ class Index:
 
     def __len__(self) -> int:
         if self._limit_bytes == 0:  # somebody else may be writing it
-            if self._count == self._capacity and os.path.getsize(self.path) > 8 * self.words * self._capacity:
+            if self._count == self._capacity and os.path.getsize(self.path) > len(self._map or b""):
                 self._remap(files.map_file(self.path))
             self._count = self._find_count()
         return self._count
@@ -121,7 +128,32 @@ class Index:
         grows = (np.diff(offsets) > 0).all() and (np.diff(positions) > 0).all()
         return bool(grows and not (positions & 7).any())
 
+    @property
+    def sealed(self) -> bool:
+        """Whether the index has a seal, true or not."""
+        return self._seal is not None and self._seal[0] != 0
+
+    def seal_holds(self, size_bytes: int) -> bool:
+        """Say whether the index is complete and unharmed for a sealed segment of this size."""
+        return self._seal is not None and self._seal.tolist() == [size_bytes, self._digest()]
+
+    def _digest(self) -> int:
+        """Return count and checksum of the entries in one word."""
+        count = len(self)
+        return crc32c(self._cells[: count * self.words].cast("B")) << 32 | count
+
     # --- writing
+
+    def seal(self, size_bytes: int) -> None:
+        """Say that the segment is complete at `size_bytes`, and this index with it."""
+        assert self._seal is not None
+        self._seal[1] = self._digest()
+        self._seal[0] = size_bytes
+
+    def unseal(self) -> None:
+        """Say that entries may come."""
+        assert self._seal is not None
+        self._seal[0] = self._seal[1] = 0
 
     def has_room(self, entries: int) -> bool:
         """Say whether so many entries more fit in segment_index_bytes."""
@@ -130,24 +162,29 @@ class Index:
     def make_room(self, entries: int = 1) -> None:
         """Reserve blocks for so many entries more; the only step of an append to an index that can fail."""
         while self._count + entries > self._capacity:
-            size = self._capacity * 8 * self.words
+            size = len(self._map or b"")
             if self._anonymous:
                 larger = mmap.mmap(-1, 2 * size)
-                larger[:size] = bytes(self._cells.cast("B"))
+                larger[:size] = (self._map or b"")[:]
             else:
                 larger = files.map_writable(self.path, size + min(size, _STEP_BYTES))
             self._remap(larger)
 
-    def _push(self, entry: tuple[int, ...], offset: int, position: int) -> None:
-        last = self.last()
-        if last is not None and (offset <= last.offset or position <= last.position):
-            raise ValueError(f"{self.path}: entry {offset} at {position} is not after {last}")
+    def _push(self, offset: int, position: int, *before: int) -> None:
+        """Store an entry: the words `before` its place first, the place, which makes it count, last."""
+        cells, relative, first = self._cells, offset - self.base_offset, self._count * self.words
+        last = cells[first - 1] if first else 0
+        if first and (relative <= last >> 32 or position <= last & _LOW):
+            raise ValueError(f"{self.path}: entry {offset} at {position} is not after {self.last()}")
         if not self.has_room(1):
             raise ValueError(f"{self.path} is full")
-        self.make_room()
-        first = self._count * self.words
-        for cell, word in enumerate((*entry, (offset - self.base_offset) << 32 | position), first):
-            self._cells[cell] = word
+        if self._count == self._capacity:
+            self.make_room()
+            cells = self._cells
+        for word in before:
+            cells[first] = word
+            first += 1
+        cells[first] = relative << 32 | position
         self._count += 1
 
     def truncate(self, position: int) -> None:
@@ -177,7 +214,7 @@ class OffsetIndex(Index):
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry; its offset and position must lie after the last one's."""
-        self._push((), offset, position)
+        self._push(offset, position)
 
 
 class TimeIndex(Index):
@@ -200,10 +237,9 @@ class TimeIndex(Index):
 
     def append(self, timestamp: int, offset: int, position: int) -> None:
         """Add an entry; timestamp, offset and position must lie after the last one's."""
-        last = self.last()
-        if last is not None and last.timestamp is not None and timestamp <= last.timestamp:
-            raise ValueError(f"{self.path}: timestamp {timestamp} is not after {last}")
-        self._push((timestamp,), offset, position)
+        if self._count and timestamp <= self._cells[2 * self._count - 2]:
+            raise ValueError(f"{self.path}: timestamp {timestamp} is not after {self.last()}")
+        self._push(offset, position, timestamp)
 
     def in_order(self) -> bool:
         """Say whether offsets, positions and timestamps only grow, as they must."""

@@ -72,6 +72,8 @@ class CommitLog:
         """Open a directory; see commitlog.open."""
         if mode not in ("r", "w"):
             raise ConfigError("mode", mode, "must be 'r' or 'w'")
+        if config is not None and not isinstance(config, LogConfig):
+            raise ConfigError("config", config, "must be a LogConfig")
         name = os.path.abspath(os.fspath(path))
         settings = config or LogConfig()
         if mode == "r":
@@ -163,6 +165,7 @@ class CommitLog:
         """Create partitions until the topic has so many: what Topic.add_partitions calls."""
         self._check_writable()
         with self._mutex:
+            self._check_current(topic)
             count = len(topic.partitions)
             if (
                 isinstance(partitions, bool)
@@ -181,7 +184,12 @@ class CommitLog:
         """Make a topic's settings durable: what Topic.alter_config calls."""
         self._check_writable()
         with self._mutex:
+            self._check_current(topic)
             self._catalog.store(TopicEntry(topic.name, len(topic.partitions), config.overrides()))
+
+    def _check_current(self, topic: Topic) -> None:
+        if self._topics.get(topic.name) is not topic:  # deleted since
+            raise UnknownTopicError(topic.name)
 
     def _open_topic(self, entry: TopicEntry) -> Topic:
         config = TopicConfig().altered(entry.config)
@@ -226,7 +234,7 @@ class CommitLog:
         return [partition for partition in found if isinstance(partition, Partition)]
 
     def _flush(self) -> float:
-        """Sync the partitions whose flush_ms is over or flush_messages reached; returns when to come again."""
+        """Sync the partitions that flush_ms or flush_messages call for; returns when to come again."""
         pause = _IDLE_SECONDS
         for partition in self._partitions():
             config, now = partition.config, time.monotonic()
@@ -246,7 +254,7 @@ class CommitLog:
         """Unlink removed files whose time has come, and apply retention every retention_check_ms."""
         now, every = time.monotonic(), self.config.retention_check_ms / 1000
         for partition in self._partitions():
-            partition.unlink_doomed(now)
+            partition.empty_trash(now)
         if now - self._retained_at >= every:
             self._retained_at = now
             self.apply_retention()

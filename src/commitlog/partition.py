@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from commitlog import files, retention
@@ -24,10 +26,11 @@ from commitlog.reader import Layout, PartitionReader
 from commitlog.record import Headers
 from commitlog.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.repair import RepairReport
-from commitlog.rewrite import repaired, retire, shortened
+from commitlog.rewrite import repaired, shortened
 from commitlog.segment import HandleCache, Segment
 from commitlog.segment_writer import SegmentWriter, sync_sealed
 from commitlog.state import StatePage
+from commitlog.trash import Trash
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,10 +58,7 @@ class Partition(PartitionReader):
         self.recovery: RecoveryReport = found.report
         self._cache = cache
         self._page = page
-        self._lock = threading.Lock()
-        self._sync_lock = threading.Lock()
-        self._readable = threading.Condition()
-        self._waiters = 0
+        self._make_locks()
         self._refusal: Callable[[], CommitLogError] | None = None
         self._failure: str | None = None
         self._wake_flusher: Callable[[], None] = lambda: None
@@ -66,9 +66,11 @@ class Partition(PartitionReader):
         self._next_offset = found.next_offset
         self._durable_offset = found.durable_offset
         self._segments = Layout.of(found.segments, page.generation)
-        self._unsynced = [one for one in found.segments[:-1] if one.base_offset >= found.durable_offset]
+        self._unsynced = [
+            segment for segment, after in pairwise(found.segments) if after.base_offset > found.durable_offset
+        ]
         self._names_changed = True  # whether the directory needs a sync
-        self._doomed: list[tuple[float, str]] = []  # when to unlink which file
+        self._trash = Trash()
         self._writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
         self.configure(config)
 
@@ -97,6 +99,13 @@ class Partition(PartitionReader):
             page.sync()
             files.sync_directory(path)
         return partition
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release
+        self._sync_lock = threading.Lock()
+        self._readable = threading.Condition()
+        self._waiters = 0
 
     def configure(self, config: TopicConfig) -> None:
         """Take other settings; those of segments count from the next roll on."""
@@ -166,9 +175,29 @@ class Partition(PartitionReader):
         sync: bool = False,
     ) -> int:
         """Append a record and return its offset once readers see it, or with `sync` once it is durable."""
-        batch = encode_one(value, key, headers, timestamp, self._rules, time.time_ns() // 1_000_000)
-        with self._lock:
-            offset = self._append_locked((batch,))
+        rules = self._rules
+        plain = type(value) is bytes and (key is None or type(key) is bytes)
+        if headers or timestamp is not None or not plain or not rules.lean:
+            times = None if timestamp is None else [timestamp]
+            return self.append_many([value], keys=[key], headers=[headers], timestamps=times, sync=sync)[0]
+        timestamp = time.time_ns() // 1_000_000
+        crc, body = encode_one(value, key, timestamp, rules)  # type: ignore[arg-type]
+        self._acquire()  # measured: 0.1 us less than `with`
+        try:
+            if self._refusal is not None:
+                raise self._refusal()
+            offset, writer = self._next_offset, self._writer
+            if writer.append_one(body, crc, timestamp, offset, _LEADER_EPOCH):
+                self._next_offset = offset + 1
+                self._page.publish_append(offset + 1, writer.segment.size_bytes)
+            else:
+                self._append_locked((EncodedBatch.of_one(crc, body, timestamp),))
+        except OSError as error:
+            self._roll_back(self._writer, error)
+        finally:
+            self._release()
+        if offset + 1 - self._durable_offset >= self._flush_messages:
+            self._wake_flusher()
         if self._waiters:
             self._notify()
         if sync:
@@ -204,13 +233,21 @@ class Partition(PartitionReader):
         timestamps: Iterable[int] | None = None,
     ) -> tuple[EncodedBatch, ...]:
         """Check records and encode them as one batch (none, if there are none): what needs no lock."""
-        return encode(values, keys, headers, timestamps, self._rules, _now_ms())
+        batches = encode(values, keys, headers, timestamps, self._rules, _now_ms())
+        self._check_fits(sum(batch.size for batch in batches))
+        return batches
+
+    def _check_fits(self, size: int) -> None:
+        if size > self.config.segment_bytes:
+            raise BatchTooLargeError(size, self.config.segment_bytes)
 
     def append_encoded(self, batches: tuple[EncodedBatch, ...], *, sync: bool = False) -> range:
         """Append encoded batches, all or nothing, and return their offsets."""
         with self._lock:
             first = self._append_locked(batches)
             end = self._next_offset
+        if end - self._durable_offset >= self._flush_messages:
+            self._wake_flusher()
         if self._waiters:
             self._notify()
         if sync:
@@ -222,23 +259,22 @@ class Partition(PartitionReader):
         if self._refusal is not None:
             raise self._refusal()
         offset, writer = self._next_offset, self._writer
+        if not batches:
+            return offset
         size = span = latest = 0
         for batch in batches:
             size += batch.size
             span += batch.span
             latest = batch.max_timestamp if batch.max_timestamp > latest else latest
-        if not writer.has_room(size, offset, latest, len(batches)):
-            if size > self.config.segment_bytes:
-                raise BatchTooLargeError(size, self.config.segment_bytes)
+        if not writer.has_room(size, offset, latest):
+            self._check_fits(size)
             writer = self._roll_locked()
         try:
             writer.append(batches, size, offset, _LEADER_EPOCH)
         except OSError as error:
             self._roll_back(writer, error)
-        self._next_offset = next_offset = offset + span
-        self._page.publish_append(next_offset, writer.segment.size_bytes)
-        if next_offset - self._durable_offset >= self._flush_messages:
-            self._wake_flusher()
+        self._next_offset = offset + span
+        self._page.publish_append(offset + span, writer.segment.size_bytes)
         return offset
 
     def _roll_back(self, writer: SegmentWriter, error: OSError) -> None:
@@ -272,20 +308,32 @@ class Partition(PartitionReader):
                 return
             self._check_writable()
             with self._lock:
-                end, writer = self._next_offset, self._writer
-                sealed, self._unsynced = self._unsynced, []
-                names_changed, self._names_changed = self._names_changed, False
-            try:
-                for segment in sealed:
-                    sync_sealed(segment)
-                writer.sync()
-                if names_changed:
-                    files.sync_directory(self.path)
-            except OSError as error:
-                self._fail(str(error))
-                raise PartitionFailedError(self.name, str(error)) from error
-            self._durable_offset = end
-            self._page.publish_durable(end)
+                unsynced = self._take_unsynced()
+            self._sync_files(*unsynced)
+
+    def _sync_locked(self) -> None:
+        self._sync_files(*self._take_unsynced())
+
+    def _take_unsynced(self) -> tuple[int, SegmentWriter, list[Segment], bool]:
+        """Return what a sync has to cover now, with `_lock` held."""
+        sealed, self._unsynced = self._unsynced, []
+        names_changed, self._names_changed = self._names_changed, False
+        return self._next_offset, self._writer, sealed, names_changed
+
+    def _sync_files(
+        self, end: int, writer: SegmentWriter, sealed: list[Segment], names_changed: bool
+    ) -> None:
+        try:
+            for segment in sealed:
+                sync_sealed(segment)
+            writer.sync()
+            if names_changed:
+                files.sync_directory(self.path)
+        except OSError as error:
+            self._fail(str(error))
+            raise PartitionFailedError(self.name, str(error)) from error
+        self._durable_offset = end
+        self._page.publish_durable(end)
 
     def _fail(self, cause: str) -> None:
         """Take no more appends: after a failed sync nobody knows what the disk holds."""
@@ -304,11 +352,13 @@ class Partition(PartitionReader):
 
     def _roll_locked(self) -> SegmentWriter:
         old = self._writer
+        self._page.begin_change()
         try:
             new = SegmentWriter.create(self.path, self._next_offset, self.config, self._cache)
             # crash: an empty segment after the active one -> open() goes on in it
             old.seal()
         except OSError as error:
+            self._page.end_change()
             if files.is_full(error):
                 raise DiskFullError(self.path, error.strerror) from error
             raise
@@ -327,47 +377,40 @@ class Partition(PartitionReader):
 
     def trim_before(self, offset: int) -> None:
         """Remove the records below `offset`; their files go once no record in them is left."""
+        self._check_writable()
+        if offset <= self._start_offset:
+            return
+        if offset > self.high_watermark:
+            raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self.high_watermark)
+        self._sync_to(offset)  # start_offset <= durable_offset, or recovery would look for what is gone
         with self._sync_lock:
             self._check_writable()
-            if offset <= self._start_offset:
-                return
-            if offset > self.high_watermark:
-                raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self.high_watermark)
-            self._page.publish_start(offset)
+            self._page.publish_start(max(offset, self._start_offset))
             self._page.sync()
             # crash: segments below start_offset are still there -> open() removes them
             with self._lock:
-                self._start_offset = offset
-                if offset == self._next_offset and self._writer.segment.size_bytes:
+                self._start_offset = self._page.start_offset
+                if self._start_offset == self._next_offset and self._writer.segment.size_bytes:
                     self._roll_locked()
                 layout = self._segments
-                keep = layout.find(offset)
+                keep = layout.find(self._start_offset)
                 if keep:
                     self._publish_layout(layout.segments[keep:])
                 self._unsynced = [one for one in self._unsynced if one.base_offset >= layout.bases[keep]]
             for segment in layout.segments[:keep]:
                 self._retire(segment)
-            if self._durable_offset < offset:
-                self._durable_offset = offset
-                self._page.publish_durable(offset)
 
     def _retire(self, segment: Segment) -> None:
         self._cache.forget(segment)
-        due = time.monotonic() + self.config.file_delete_delay_ms / 1000
-        self._doomed += [(due, path) for path in retire(segment)]
+        self._trash.take(segment, time.monotonic() + self.config.file_delete_delay_ms / 1000)
 
     def truncate_from(self, offset: int) -> None:
         """Remove the records at and above `offset`; the next append gets `offset`."""
-        with self._sync_lock, self._lock:
-            self._check_writable()
+        with self._stopped():
             if not self._start_offset <= offset <= self._next_offset:
                 raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self._next_offset)
             if offset < self._next_offset:
-                try:
-                    self._truncate_locked(offset)
-                except OSError as error:
-                    self._fail(str(error))
-                    raise
+                self._truncate_locked(offset)
 
     def _truncate_locked(self, offset: int) -> None:
         page, segments = self._page, self._segments.segments
@@ -386,15 +429,21 @@ class Partition(PartitionReader):
         self._next_offset = offset
         self._unsynced = [one for one in self._unsynced if one.base_offset < kept.base_offset]
         self._writer = SegmentWriter.open(kept, self.config, trust_indexes=False)
-        remaining = (*segments[:keep], kept)
-        self._publish_layout(remaining)
-        if kept.size_bytes and self._ends_before(kept, offset):
+        self._publish_layout((*segments[:keep], kept))
+        if _end_of(kept) < offset:
             self._roll_locked()  # the new segment's name keeps next_offset where records end before it
+        self._sync_locked()
 
-    @staticmethod
-    def _ends_before(segment: Segment, offset: int) -> bool:
-        *_, (_, last) = segment.headers()
-        return last.next_offset < offset
+    @contextlib.contextmanager
+    def _stopped(self) -> Iterator[None]:
+        """Hold off appends and syncs while files are replaced; a disk error half-way ends the partition."""
+        with self._sync_lock, self._lock:
+            self._check_writable()
+            try:
+                yield
+            except OSError as error:
+                self._fail(str(error))
+                raise
 
     # --- housekeeping
 
@@ -409,39 +458,27 @@ class Partition(PartitionReader):
             self.trim_before(end)
         return count
 
-    def unlink_doomed(self, now: float) -> None:
-        """Unlink the removed files whose file_delete_delay_ms is over."""
-        with self._sync_lock:
-            due = [path for when, path in self._doomed if when <= now]
-            self._doomed = [(when, path) for when, path in self._doomed if when > now]
-        for path in due:
-            files.remove(path)
+    def empty_trash(self, now: float) -> None:
+        """Unlink the removed files whose file_delete_delay_ms is over; `now` is time.monotonic()."""
+        self._trash.empty(now)
 
     def repair(self) -> RepairReport:
         """Keep what is sound of damaged segments, rebuild false indexes; the old files stay as `.damaged`."""
-        with self._sync_lock, self._lock:
-            self._check_writable()
-            try:
-                return self._repair_locked()
-            except OSError as error:
-                self._fail(str(error))
-                raise
-
-    def _repair_locked(self) -> RepairReport:
-        if self._writer.segment.size_bytes:
-            self._roll_locked()  # every segment with records is sealed now, and offsets go on
-        self._page.begin_change()
-        segments, report = repaired(self._segments.segments[:-1], self.config)
-        self._publish_layout((*segments, self._writer.segment))
-        return report
+        with self._stopped():
+            if self._writer.segment.size_bytes:
+                self._roll_locked()  # every segment with records is sealed now, and offsets go on
+            self._page.begin_change()
+            segments, report = repaired(self._segments.segments[:-1], self._next_offset, self.config)
+            self._publish_layout((*segments, self._writer.segment))
+            self._sync_locked()  # a gap above durable_offset would look like a lost tail
+            self._page.sync()
+            return report
 
     # --- the end
 
     def forked(self) -> None:
         """In a forked child: refuse to write, and let locks go that other threads of the parent may hold."""
-        self._lock, self._sync_lock = threading.Lock(), threading.Lock()
-        self._readable = threading.Condition()
-        self._waiters = 0
+        self._make_locks()
         self._refusal = lambda: ForkedError(self.name)
 
     def abandon(self) -> None:
@@ -451,19 +488,28 @@ class Partition(PartitionReader):
 
     def close(self) -> None:
         """Sync and let everything go; what a failed disk kept from syncing is left to recovery."""
+        if self._closed:
+            return
+        self._closed = True
         try:
             if self._refusal is None:
                 self.sync()
                 self._page.sync()
         finally:
             with self._lock:
-                first_time = not isinstance(self._refusal and self._refusal(), ClosedError)
-                if first_time:
-                    self._refusal = lambda: ClosedError(self.name)
-                    self._writer.close()
+                self._refusal = lambda: ClosedError(self.name)
+                self._writer.close()
             for segment in self._segments.segments:
                 self._cache.forget(segment)
             self._notify()
+
+
+def _end_of(segment: Segment) -> int:
+    """Return the offset after a segment's last batch."""
+    end = segment.base_offset
+    for _, header in segment.headers(segment.start_for(1 << 62)):
+        end = header.next_offset
+    return end
 
 
 def _now_ms() -> int:

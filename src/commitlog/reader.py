@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from commitlog.batch import RecordBatch
 from commitlog.config import TopicConfig
-from commitlog.errors import CorruptionError, OffsetOutOfRangeError, ReadOnlyError, UnknownTopicError
+from commitlog.errors import (
+    ClosedError,
+    CorruptionError,
+    OffsetOutOfRangeError,
+    ReadOnlyError,
+    UnknownTopicError,
+)
 from commitlog.record import Record
 from commitlog.recovery import Recovery, list_segments
 from commitlog.repair import VerifyReport, verify_segments
@@ -51,6 +57,7 @@ class PartitionReader:
 
     path: str
     name: str
+    _closed = False
 
     # --- what a kind of partition has to tell
 
@@ -122,12 +129,14 @@ class PartitionReader:
 
     def get(self, offset: int) -> Record | None:
         """Return the record at `offset`; None if compaction removed it."""
+        self._check_open()
         if not self.start_offset <= offset < self.high_watermark:
             raise OffsetOutOfRangeError(self.name, offset, self.start_offset, self.high_watermark)
         return next(self.records(offset, offset + 1), None)
 
     def offset_for_timestamp(self, timestamp: int) -> int | None:
         """Return the first offset whose record is as late as `timestamp`; None if there is none."""
+        self._check_open()
         end = self.high_watermark
         segments = self._layout().segments
         for number, segment in enumerate(segments):
@@ -145,11 +154,17 @@ class PartitionReader:
 
     def verify(self) -> VerifyReport:
         """Read everything and list what is damaged."""
+        self._check_open()
         return verify_segments(self.segments)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(self.name)
 
     # --- ranges
 
     def _range(self, start: int | None, end: int | None) -> tuple[int, int]:
+        self._check_open()
         low, high = self.start_offset, self.next_offset
         start = low if start is None else start
         if not low <= start <= high:
@@ -276,6 +291,7 @@ class ReadOnlyPartition(PartitionReader):
             time.sleep(0.0005)
         if segments and page.base_offset == segments[-1].base_offset:
             segments[-1].size_bytes = page.end_position
+            segments[-1].active = True
         return Layout.of(segments, generation)
 
     @property
@@ -324,6 +340,7 @@ class ReadOnlyPartition(PartitionReader):
 
     def close(self) -> None:
         """Let the maps go."""
+        self._closed = True
         with self._lock:
             if self._known is not None:
                 for segment in self._known.segments:

@@ -8,6 +8,7 @@ cannot explain is refused.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from commitlog.segment import (
 from commitlog.segment_writer import open_builder
 from commitlog.state import StatePage
 
+_SEGMENT_NAME = re.compile(r"\d{20}\.log")
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
@@ -65,7 +67,7 @@ def list_segments(directory: str, cache: HandleCache | None) -> list[Segment]:
     found = []
     with os.scandir(directory) as entries:
         for entry in entries:
-            if entry.name.endswith(LOG_SUFFIX):
+            if _SEGMENT_NAME.fullmatch(entry.name):
                 size = entry.stat().st_size
                 found.append(Segment(entry.path, base_offset_of(entry.path), size, cache))
     return sorted(found, key=lambda segment: segment.base_offset)
@@ -162,6 +164,7 @@ class Recovery:
         if not read_only:
             self._complete_indexes(segments[:-1], durable, trusted)
         start = max(start, segments[0].base_offset)
+        segments[-1].active = True
         return Recovered(
             segments,
             min(start, next_offset),
@@ -195,30 +198,56 @@ class Recovery:
         self, segments: list[Segment], durable: int, mode: RecoveryMode, read_only: bool
     ) -> tuple[list[Segment], int]:
         """Check every batch from `durable` on; returns the segments that stay and the next_offset."""
-        first = max(
-            number for number, one in enumerate(segments) if one.base_offset <= durable or number == 0
-        )
+        first = max((number for number, one in enumerate(segments) if one.base_offset < durable), default=0)
         expected = segments[first].base_offset
         for number in range(first, len(segments)):
             segment = segments[number]
             if segment.base_offset != expected and segment.base_offset > durable:
                 # crash: the end of an unsynced segment was lost, its successor was not
-                return self._drop(segments, number, mode, expected, read_only), expected
-            expected, damage = self._check_segment(segment, max(segment.base_offset, expected), durable)
+                return self._drop(segments, number, mode, read_only), expected
+            expected, damage = self._check_segment(segment, durable, read_only)
             if damage is None:
                 continue
-            end = damage.position
             if mode == "salvage" and not read_only:
-                expected = self._salvage(segment)
+                after = segments[number + 1].base_offset if number + 1 < len(segments) else durable
+                self._salvaged.append(salvage_segment(segment, after, self._config))
+                expected = self._salvaged[-1].next_offset
+                durable = max(durable, after)  # what follows the gap is no tear
             elif expected < durable:
                 raise damage
-            elif mode == "absolute":
-                raise TornTailError(segment.path, end, segment.size_bytes - end)
             else:
-                self._cut_bytes += segment.size_bytes - end
-                segment.size_bytes = end
-                return self._drop(segments, number + 1, mode, expected, read_only), expected
+                self._cut(segment, damage.position, mode)
+                return self._drop(segments, number + 1, mode, read_only), expected
         return self._reach_durable(segments, expected, durable, mode), max(expected, durable)
+
+    def _check_segment(
+        self, segment: Segment, durable: int, read_only: bool
+    ) -> tuple[int, CorruptionError | None]:
+        """Check a segment's batches at or above `durable`; returns where offsets go on, and the damage."""
+        self._checked += 1
+        expected = segment.base_offset
+        try:
+            position, expected = _recovery_point(segment, durable)
+            self._checked_bytes += segment.size_bytes - position
+            for place, header in checked_headers(segment.path, position, segment.size_bytes):
+                if header.base_offset < expected:
+                    reason = f"offset {header.base_offset} follows offset {expected - 1}"
+                    return expected, CorruptionError(segment.path, place, reason)
+                expected = header.next_offset
+        except CorruptionError as damage:
+            if not _only_zeros(segment.path, damage.position, segment.size_bytes):
+                return expected, damage
+            segment.size_bytes = damage.position  # blocks reserved ahead, never written
+            if not read_only:
+                _cut_file(segment)
+        return expected, None
+
+    def _cut(self, segment: Segment, position: int, mode: RecoveryMode) -> None:
+        torn_bytes = segment.size_bytes - position
+        if mode == "absolute":
+            raise TornTailError(segment.path, position, torn_bytes)
+        self._cut_bytes += torn_bytes
+        segment.size_bytes = position
 
     def _reach_durable(
         self, segments: list[Segment], expected: int, durable: int, mode: RecoveryMode
@@ -232,30 +261,8 @@ class Recovery:
             raise CorruptionError(last.path, last.size_bytes, reason)
         return [*segments, Segment(segment_path(self._directory, durable), durable, 0, self._cache)]
 
-    def _check_segment(
-        self, segment: Segment, expected: int, durable: int
-    ) -> tuple[int, CorruptionError | None]:
-        """Check a segment's batches at or above `durable`; returns where offsets go on, and the damage."""
-        self._checked += 1
-        try:
-            position = segment.position_of(durable) if segment.base_offset < durable else 0
-            if position and position == segment.size_bytes:
-                expected = max(expected, durable)  # no batch ends after the recovery point
-            self._checked_bytes += segment.size_bytes - position
-            for place, header in checked_headers(segment.path, position, segment.size_bytes):
-                if header.base_offset < expected:
-                    reason = f"offset {header.base_offset} follows offset {expected - 1}"
-                    return expected, CorruptionError(segment.path, place, reason)
-                expected = header.next_offset
-        except CorruptionError as damage:
-            if _only_zeros(segment.path, damage.position, segment.size_bytes):
-                segment.size_bytes = damage.position  # blocks reserved ahead, never written
-                return expected, None
-            return expected, damage
-        return expected, None
-
     def _drop(
-        self, segments: list[Segment], number: int, mode: RecoveryMode, expected: int, read_only: bool
+        self, segments: list[Segment], number: int, mode: RecoveryMode, read_only: bool
     ) -> list[Segment]:
         """Drop the unsynced segments that follow a tear: their offsets would leave a gap."""
         dropped = segments[number:]
@@ -271,11 +278,6 @@ class Recovery:
             files.sync_directory(self._directory)
         return segments[:number]
 
-    def _salvage(self, segment: Segment) -> int:
-        salvage = salvage_segment(segment, self._config)
-        self._salvaged.append(salvage)
-        return salvage.next_offset
-
     # --- indexes
 
     def _complete_indexes(self, sealed: list[Segment], durable: int, trusted: bool) -> None:
@@ -286,7 +288,7 @@ class Recovery:
             missing = [path for path in companions(segment.path) if os.path.basename(path) not in names]
             if missing or not (trusted or next_base <= durable):
                 builder = open_builder(segment, self._config, trust_indexes=False)
-                builder.finish()
+                builder.finish(segment.size_bytes)
                 self._rebuilt += len(missing)
 
     def _report(self, clean: bool) -> RecoveryReport:
@@ -301,6 +303,29 @@ class Recovery:
             salvaged=tuple(self._salvaged),
             seconds=time.perf_counter() - self._began,
         )
+
+
+def _recovery_point(segment: Segment, durable: int) -> tuple[int, int]:
+    """Return the position from which batches may be torn, and the offset there, not looking behind it."""
+    position, expected = 0, segment.base_offset
+    if durable <= expected:
+        return position, expected
+    for position, header in segment.headers(segment.start_for(durable)):
+        if header.next_offset > durable:
+            return position, header.base_offset
+        expected = header.next_offset
+        if expected == durable:
+            return position + header.size, expected
+    return segment.size_bytes, expected
+
+
+def _cut_file(segment: Segment) -> None:
+    """Give a file its true size: a sealed segment's is what the next open believes."""
+    fd = os.open(segment.path, os.O_RDWR)
+    try:
+        files.cut(fd, segment.size_bytes)
+    finally:
+        os.close(fd)
 
 
 def _only_zeros(path: str, position: int, size: int) -> bool:

@@ -135,13 +135,16 @@ def false_indexes(segment: Segment) -> list[Damage]:
         except FileNotFoundError:
             found.append(Damage(path, 0, 0, "the index is missing"))
             continue
-        if not true:
+        if not (true and (segment.active or kind.open(path).seal_holds(segment.size_bytes))):
             found.append(Damage(path, 0, os.stat(path).st_size, "the index is not true"))
     return found
 
 
-def salvage_segment(segment: Segment, config: TopicConfig) -> Salvage:
-    """Replace a damaged segment by one that holds all its sound batches; the old file stays."""
+def salvage_segment(segment: Segment, end_offset: int, config: TopicConfig) -> Salvage:
+    """Replace a damaged segment by one that holds all its sound batches; the old file stays.
+
+    `end_offset` is where the segment's offsets must end, as far as that is known.
+    """
     temporary, kept_as = segment.path + TEMPORARY_SUFFIX, segment.path + DAMAGED_SUFFIX
     lost: list[tuple[int, int]] = []
     buffer = segment.buffer()
@@ -164,7 +167,7 @@ def salvage_segment(segment: Segment, config: TopicConfig) -> Salvage:
     finally:
         os.close(fd)
     if gap is not None:
-        lost.append((gap, expected))
+        lost.append((gap, max(gap, end_offset)))
     files.remove(kept_as)
     files.link(segment.path, kept_as)
     # crash: the damaged segment has two names -> open() meets it again under the first
@@ -174,5 +177,5 @@ def salvage_segment(segment: Segment, config: TopicConfig) -> Salvage:
     files.sync_directory(os.path.dirname(segment.path))
     segment.release()
     segment.size_bytes = size
-    open_builder(segment, config, trust_indexes=False).finish()
+    open_builder(segment, config, trust_indexes=False).finish(size)
     return Salvage(segment.path, kept_as, bytes_lost, tuple(lost), expected)

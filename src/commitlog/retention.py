@@ -25,8 +25,9 @@ def _past_their_time(segments: Sequence[Segment], active_max: int, retention_ms:
     if retention_ms == -1:
         return 0
     for number, segment in enumerate(segments):
-        latest = active_max if number == len(segments) - 1 else segment.max_timestamp
-        if segment.size_bytes == 0 or now_ms - latest <= retention_ms:
+        active = number == len(segments) - 1
+        latest = active_max if active else segment.max_timestamp
+        if (active and segment.size_bytes == 0) or now_ms - latest <= retention_ms:
             return number
     return len(segments)
 

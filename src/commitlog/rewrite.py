@@ -1,4 +1,4 @@
-"""Segments replaced by shorter copies, or taken away. A file that somebody may have mapped never shrinks."""
+"""Segments replaced by copies, shorter or repaired: a file that somebody may have mapped never shrinks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,8 @@ from commitlog import files
 from commitlog.config import TopicConfig
 from commitlog.encode import reencode
 from commitlog.repair import Damage, RepairReport, false_indexes, salvage_segment, sound_batches
-from commitlog.segment import DELETED_SUFFIX, TEMPORARY_SUFFIX, Segment, companions
+from commitlog.segment import TEMPORARY_SUFFIX, Segment, companions
 from commitlog.segment_writer import open_builder
-
-
-def retire(segment: Segment) -> list[str]:
-    """Rename a segment's files out of sight; returns their new names, to be unlinked later."""
-    retired = []
-    for path in (segment.path, *companions(segment.path)):
-        try:
-            files.replace(path, path + DELETED_SUFFIX)
-        except FileNotFoundError:
-            continue
-        # crash: indexes without their segment -> open() removes them
-        retired.append(path + DELETED_SUFFIX)
-    return retired
 
 
 def shortened(segment: Segment, offset: int) -> Segment:
@@ -52,13 +39,16 @@ def shortened(segment: Segment, offset: int) -> Segment:
     return Segment(segment.path, segment.base_offset, size, segment.cache)
 
 
-def repaired(segments: Sequence[Segment], config: TopicConfig) -> tuple[list[Segment], RepairReport]:
-    """Salvage the damaged ones of sealed segments and rebuild false indexes."""
+def repaired(
+    segments: Sequence[Segment], end_offset: int, config: TopicConfig
+) -> tuple[list[Segment], RepairReport]:
+    """Salvage the damaged ones of sealed segments that end at `end_offset`, and rebuild false indexes."""
     kept, salvaged, rebuilt = [], [], 0
-    for segment in segments:
+    ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
+    for segment, end in zip(segments, ends, strict=True):
         if any(isinstance(found, Damage) for _, _, found in sound_batches(segment)):
             replaced = Segment(segment.path, segment.base_offset, segment.size_bytes, segment.cache)
-            salvaged.append(salvage_segment(replaced, config))
+            salvaged.append(salvage_segment(replaced, end, config))
             kept.append(replaced)
             continue
         bad = false_indexes(segment)
@@ -66,7 +56,7 @@ def repaired(segments: Sequence[Segment], config: TopicConfig) -> tuple[list[Seg
             for path in companions(segment.path):
                 files.remove(path)
             segment.release()
-            open_builder(segment, config, trust_indexes=False).finish()
+            open_builder(segment, config, trust_indexes=False).finish(segment.size_bytes)
             rebuilt += len(bad)
         kept.append(segment)
     return kept, RepairReport(tuple(salvaged), rebuilt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
@@ -92,6 +93,7 @@ class Segment:
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.cache = cache
+        self.active = False  # whether somebody appends to it: then its indexes have no seal yet
         self._map: mmap.mmap | None = None
         self._indexes: _Indexes | None = None
         self._max_timestamp: int | None = None
@@ -150,19 +152,22 @@ class Segment:
                 found = _Indexes(OffsetIndex.open(offset_path), TimeIndex.open(time_path))
             except FileNotFoundError:
                 found = self._rebuilt_indexes()
+            if not self.active and not all(index.seal_holds(self.size_bytes) for index in found):
+                found = self._rebuilt_indexes()
             self._indexes = found
             if self.cache is not None:
                 self.cache.use(self)
         return found
 
     def _rebuilt_indexes(self) -> _Indexes:
-        """Build the indexes in memory: for a reader that may not write, or one that met nonsense."""
+        """Build the indexes in memory, as far as batches go: those on disk are missing or not true."""
         offset_path, time_path = companions(self.path)
         indexes = _Indexes(OffsetIndex.in_memory(offset_path), TimeIndex.in_memory(time_path))
-        builder = IndexBuilder(indexes.offsets, indexes.times, _DEFAULT_INTERVAL_BYTES)
-        for position, header in self.headers():
-            builder.add(header.base_offset, position, header.max_timestamp)
-        builder.finish()
+        builder = IndexBuilder(*indexes, _DEFAULT_INTERVAL_BYTES)
+        with contextlib.suppress(CorruptionError):  # whoever reads that far meets it
+            for position, header in self.headers():
+                builder.add(header.base_offset, position, header.max_timestamp)
+        builder.finish(self.size_bytes)
         return indexes
 
     # --- finding a batch
@@ -172,7 +177,7 @@ class Segment:
 
         `end` is an offset below which every batch is known to be complete.
         """
-        position = self._start_for(offset)
+        position = self.start_for(offset)
         window = self._window(position)
         buffer, shift, limit = window
         while position < limit:
@@ -184,8 +189,8 @@ class Segment:
             position += size
         return limit
 
-    def _start_for(self, offset: int) -> int:
-        """Ask the index where to start, and check that the batch it points at is there."""
+    def start_for(self, offset: int) -> int:
+        """Return the position of a batch at or before `offset`; what an index says is checked."""
         if offset <= self.base_offset:
             return 0
         for indexes in (self._open_indexes, self._replaced_indexes):
@@ -242,10 +247,9 @@ class Segment:
     def _find_max_timestamp(self) -> int:
         if self.size_bytes == 0:
             return -1
-        for indexes in (self._open_indexes, self._replaced_indexes):
-            last = indexes().times.last()
-            if last is None or self._confirms(last):
-                break
+        last = (
+            self._open_indexes().times.last()
+        )  # sealed, so it has the latest, unless that is the first batch's
         header = self._header_at(0 if last is None else last.position)
         return -1 if header is None else header.max_timestamp
 
@@ -302,8 +306,10 @@ _DEFAULT_INTERVAL_BYTES = 4096
 class IndexBuilder:
     """Decides which batches get an index entry; the writer and every rebuild use the same rule."""
 
-    __slots__ = ("_interval", "_latest_offset", "_latest_position", "_offsets", "_times", "indexed_position",
-                 "max_timestamp")  # fmt: skip
+    __slots__ = (
+        "_interval", "_latest_offset", "_latest_position", "_offsets", "_timed_position", "_times",
+        "indexed_position", "max_timestamp",
+    )  # fmt: skip
 
     def __init__(self, offsets: OffsetIndex, times: TimeIndex, interval_bytes: int) -> None:
         self._offsets = offsets
@@ -312,10 +318,11 @@ class IndexBuilder:
         self.indexed_position = 0  # where the last indexed batch starts
         self.max_timestamp = -1
         self._latest_offset = self._latest_position = 0  # the first batch that reaches max_timestamp
+        self._timed_position = 0  # the position in the last time entry
 
-    def has_room(self, batches: int = 1) -> bool:
-        """Say whether both indexes can take so many batches more, and the time index its last entry."""
-        return self._offsets.has_room(batches) and self._times.has_room(batches + 1)
+    def has_room(self) -> bool:
+        """Say whether both indexes can take an entry, and the time index its last one."""
+        return self._offsets.has_room(1) and self._times.has_room(2)
 
     def make_room(self, batches: int = 1) -> None:
         """Reserve what add() may need: a full disk shows here, before anything is written."""
@@ -333,6 +340,7 @@ class IndexBuilder:
         if latest is not None and latest.timestamp is not None:
             self.max_timestamp = latest.timestamp
             self._latest_offset, self._latest_position = latest.offset, latest.position
+            self._timed_position = latest.position
         elif start and trust_indexes:
             self.max_timestamp = next(segment.headers())[1].max_timestamp
         if trust_indexes:
@@ -340,21 +348,22 @@ class IndexBuilder:
         return 0 if latest is None else min(start, latest.position)
 
     def add(self, offset: int, position: int, max_timestamp: int) -> None:
-        """Note a batch, giving it an entry if one is due; cannot fail once there is room in the indexes."""
+        """Note a batch, with an entry if one is due and there is room: without, the index is only coarser."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self._latest_offset, self._latest_position = offset, position
-        if position - self.indexed_position > self._interval:
+        if position - self.indexed_position > self._interval and self.has_room():
             self.indexed_position = position
             self._offsets.append(offset, position)
             self._index_time()
 
-    def finish(self) -> None:
-        """Give the latest timestamp an entry, so that a sealed segment tells its max_timestamp."""
+    def finish(self, size_bytes: int) -> None:
+        """Give the latest timestamp an entry, so that a sealed segment tells it, and seal the indexes."""
         self._index_time()
+        self._offsets.seal(size_bytes)
+        self._times.seal(size_bytes)
 
     def _index_time(self) -> None:
-        last = self._times.last()
-        if self._latest_position == 0 or (last is not None and last.timestamp == self.max_timestamp):
-            return
-        self._times.append(self.max_timestamp, self._latest_offset, self._latest_position)
+        if self._latest_position > self._timed_position:
+            self._times.append(self.max_timestamp, self._latest_offset, self._latest_position)
+            self._timed_position = self._latest_position

@@ -10,11 +10,12 @@ from commitlog import files
 from commitlog.columns import Buffer
 from commitlog.config import TopicConfig
 from commitlog.encode import EncodedBatch
+from commitlog.format import STAMP
 from commitlog.index import OffsetIndex, TimeIndex
 from commitlog.segment import HandleCache, IndexBuilder, Segment, companions, segment_path
 
 _NEVER = 1 << 63
-_MAX_RELATIVE_OFFSET = 0xFFFF_FFFF  # what an index entry can hold
+_MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry holds 32 bits; the lean path does not look every time
 
 
 class SegmentWriter:
@@ -24,8 +25,8 @@ class SegmentWriter:
     """
 
     __slots__ = (
-        "_builder", "_fd", "_interval", "_limit_offset", "_preallocate", "_roll_after", "_segment_bytes",
-        "_segment_ms", "segment",
+        "_builder", "_fd", "_interval", "_limit_offset", "_preallocate", "_roll_after",
+        "_segment_bytes", "_segment_ms", "segment",
     )  # fmt: skip
 
     def __init__(self, segment: Segment, fd: int, builder: IndexBuilder, config: TopicConfig) -> None:
@@ -60,6 +61,7 @@ class SegmentWriter:
         except BaseException:
             os.close(fd)
             raise
+        segment.active = True
         writer = cls(segment, fd, builder, config)
         if segment.size_bytes:
             writer._roll_after = next(segment.headers())[1].max_timestamp + writer._segment_ms
@@ -70,17 +72,38 @@ class SegmentWriter:
         """The latest timestamp so far, -1 while the segment is empty."""
         return self._builder.max_timestamp
 
-    def has_room(self, size: int, base_offset: int, timestamp: int, batches: int) -> bool:
+    def has_room(self, size: int, base_offset: int, timestamp: int) -> bool:
         """Say whether batches of `size` bytes still belong in this segment; if not, the partition rolls."""
         position = self.segment.size_bytes
         return (
             position + size <= self._segment_bytes
             and timestamp <= self._roll_after
             and base_offset <= self._limit_offset
-            and (
-                position - self._builder.indexed_position <= self._interval or self._builder.has_room(batches)
-            )
+            and (position - self._builder.indexed_position <= self._interval or self._builder.has_room())
         )
+
+    def append_one(self, body: bytes, crc: int, timestamp: int, base_offset: int, leader_epoch: int) -> bool:
+        """Write one record from encode_one() into a segment that has records; False if it is time to roll.
+
+        Raises as append() does.
+        """
+        segment, builder = self.segment, self._builder
+        position = segment.size_bytes
+        data = STAMP.pack(base_offset, leader_epoch, crc) + body
+        end = position + len(data)
+        due = position - builder.indexed_position > self._interval
+        if position == 0 or end > self._segment_bytes or timestamp > self._roll_after:
+            return False
+        if due and not builder.has_room():
+            return False
+        if due:
+            builder.make_room()
+        if files.pwrite(self._fd, data, position) != len(data):
+            files.write_at(self._fd, (data,), len(data), position)
+        segment.size_bytes = end
+        if due or timestamp > builder.max_timestamp:
+            builder.add(base_offset, position, timestamp)
+        return True
 
     def append(
         self, batches: tuple[EncodedBatch, ...], size: int, base_offset: int, leader_epoch: int
@@ -111,7 +134,9 @@ class SegmentWriter:
 
     def seal(self) -> None:
         """Finish the segment: its indexes get their last entry, its file its true size."""
-        self._builder.finish()
+        self._builder.finish(self.segment.size_bytes)
+        self.segment.active = False
+        self.segment.release()  # its indexes were read without their seal
         if self._preallocate:
             files.cut(self._fd, self.segment.size_bytes)
         self.close()
@@ -137,6 +162,7 @@ def open_builder(segment: Segment, config: TopicConfig, *, trust_indexes: bool) 
     limit = config.segment_index_bytes
     offsets, times = OffsetIndex.open_writable(offset_path, limit), TimeIndex.open_writable(time_path, limit)
     for index in (offsets, times):
+        index.unseal()
         index.truncate(segment.size_bytes)
     if not (trust_indexes or (segment.confirms_all(offsets) and segment.confirms_all(times))):
         offsets.truncate(0)
@@ -144,8 +170,7 @@ def open_builder(segment: Segment, config: TopicConfig, *, trust_indexes: bool) 
     builder = IndexBuilder(offsets, times, config.index_interval_bytes)
     start = builder.resume(segment, trust_indexes=trust_indexes)
     for position, header in segment.headers(start):
-        if builder.has_room():
-            builder.add(header.base_offset, position, header.max_timestamp)
+        builder.add(header.base_offset, position, header.max_timestamp)
     return builder
 
 

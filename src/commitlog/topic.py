@@ -10,7 +10,8 @@ import numpy as np
 
 from commitlog.columns import Buffer
 from commitlog.config import TopicConfig
-from commitlog.errors import ReadOnlyError, UnknownPartitionError
+from commitlog.encode import EncodedBatch
+from commitlog.errors import InvalidRecordError, ReadOnlyError, RecordTooLargeError, UnknownPartitionError
 from commitlog.partition import Partition
 from commitlog.partitioner import Partitioner, make_partitioner
 from commitlog.reader import PartitionReader
@@ -69,6 +70,7 @@ class Topic:
         sync: bool = False,
     ) -> tuple[int, int]:
         """Append a record to the partition of its key, or to `partition`; returns (partition, offset)."""
+        _check_key(0, key)
         if partition is None:
             partition = self._chooser().one(key, len(self._partitions))
         target = self._writable(partition)
@@ -90,27 +92,29 @@ class Topic:
         A disk that fails between two partitions leaves the first one's share appended.
         """
         columns = [None if column is None else list(column) for column in (values, keys, headers, timestamps)]
-        shares = self._shares(columns, partition)
-        encoded = {number: self._writable(number).encode(*share) for number, share in shares.items()}
+        encoded = [
+            (self._writable(number), _encoded(self._writable(number), columns, rows))
+            for number, rows in self._shares(columns, partition)
+        ]
         return {
-            number: self._writable(number).append_encoded(batches, sync=sync)
-            for number, batches in encoded.items()
+            self._partitions.index(target): target.append_encoded(batches, sync=sync)
+            for target, batches in encoded
+            if batches
         }
 
-    def _shares(self, columns: list[list[Any] | None], partition: int | None) -> dict[int, list[Any]]:
-        """Divide the columns of a batch by partition."""
+    def _shares(
+        self, columns: list[list[Any] | None], partition: int | None
+    ) -> list[tuple[int, list[int] | None]]:
+        """Divide a batch by partition: which rows (None for all of them) go where."""
         values, keys = columns[0] or [], columns[1]
-        if not values:
-            return {}
-        if partition is None and keys is None:
-            partition = self._chooser().one(None, len(self._partitions))
-        if partition is not None or keys is None or len(keys) != len(values):
-            return {partition or 0: columns}  # a wrong count is the encoder's to refuse
-        chosen = self._chooser().many(keys, len(self._partitions))
-        return {
-            number: [None if column is None else _pick(column, rows) for column in columns]
-            for number, rows in _rows_of(chosen)
-        }
+        chooser = self._chooser()
+        if partition is not None:
+            return [(partition, None)]
+        if keys is None or len(keys) != len(values):  # a wrong count is the encoder's to refuse
+            return [(chooser.one(None, len(self._partitions)), None)]
+        for index, key in enumerate(keys):
+            _check_key(index, key)
+        return _rows_of(chooser.many(keys, len(self._partitions)))
 
     def _chooser(self) -> Partitioner:
         if self._partitioner is None:
@@ -140,14 +144,30 @@ class Topic:
                 partition.configure(config)
 
 
-def _rows_of(chosen: NDArray[np.int64]) -> list[tuple[int, list[int]]]:
+def _check_key(index: int, key: object) -> None:
+    if key is not None and not isinstance(key, bytes | bytearray | memoryview):
+        raise InvalidRecordError(index, f"key must be bytes-like or None, not {type(key).__name__}")
+
+
+def _rows_of(chosen: NDArray[np.int64]) -> list[tuple[int, list[int] | None]]:
     """Group row numbers by partition, keeping their order."""
     order = np.argsort(chosen, kind="stable")
     numbers, starts = np.unique(chosen[order], return_index=True)
-    return [
-        (number, rows.tolist())
-        for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True)
-    ]
+    groups = np.split(order, starts[1:])
+    return [(number, rows.tolist()) for number, rows in zip(numbers.tolist(), groups, strict=True)]
+
+
+def _encoded(
+    target: Partition, columns: list[list[Any] | None], rows: list[int] | None
+) -> tuple[EncodedBatch, ...]:
+    """Encode some rows of a batch; an error names the row as the caller knows it."""
+    if rows is None:
+        return target.encode(columns[0] or [], *columns[1:])
+    values, *others = [None if column is None else _pick(column, rows) for column in columns]
+    try:
+        return target.encode(values or [], *others)
+    except (InvalidRecordError, RecordTooLargeError) as error:
+        raise type(error)(rows[error.args[0]], *error.args[1:]) from None
 
 
 def _pick(column: list[Any], rows: list[int]) -> Sequence[Any]:

@@ -1,0 +1,114 @@
+"""What several tests need and pytest cannot inject."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from commitlog import CommitLog, Partition, Record, RecordBatch, TopicConfig
+from commitlog.columns import narrow, pack_bytes
+from commitlog.encode import NO_STRINGS, Columns, EncodedBatch, Rules, assemble, encode
+from commitlog.segment import segment_path
+
+CODECS = ("none", "zstd", "gzip", "lz4", "snappy")
+
+
+def contents(partition: Any) -> list[Record]:
+    """Everything that can be read."""
+    return list(partition.records())
+
+
+def tree(directory: str | os.PathLike[str]) -> dict[str, int]:
+    """Every file below a directory and its size: what "leaves nothing behind" is measured by."""
+    found = {}
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(folder, name)
+            found[os.path.relpath(path, directory)] = os.path.getsize(path)
+    return found
+
+
+def names(directory: str | os.PathLike[str], suffix: str = "") -> list[str]:
+    """The sorted names in a directory."""
+    return sorted(name for name in os.listdir(directory) if name.endswith(suffix))
+
+
+def copy_as_if_killed(log: CommitLog, target: str | os.PathLike[str]) -> Path:
+    """Copy the files of an open log: what a process killed at this moment would leave behind."""
+    shutil.copytree(log.path, target)
+    return Path(target)
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+    """Wait for a condition; fail if it does not come true."""
+    deadline = monotonic() + seconds
+    while not condition():
+        assert monotonic() < deadline, "waited in vain"
+        sleep(0.001)
+
+
+# --- batches and segments without a partition ----------------------------------------------------
+
+
+def encoded(
+    values: Sequence[Any],
+    *,
+    keys: Sequence[Any] | None = None,
+    headers: Sequence[Any] | None = None,
+    timestamps: Iterable[int] | None = None,
+    config: TopicConfig | None = None,
+    now_ms: int = 1_000,
+) -> EncodedBatch:
+    """Encode one batch."""
+    (batch,) = encode(values, keys, headers, timestamps, Rules(config or TopicConfig()), now_ms)
+    return batch
+
+
+def gappy(deltas: Sequence[int], span: int, timestamps: Any = 1_000) -> EncodedBatch:
+    """Encode a batch as compaction leaves it: records at some of the offsets it spans, each valued by its delta."""
+    import numpy as np
+
+    column = np.array(deltas, np.int64)
+    values = pack_bytes([b"%d" % delta for delta in deltas], "value")
+    return assemble(Columns(NO_STRINGS, values, offsets=narrow(column)), len(deltas), timestamps, 0, span)
+
+
+def stored(batch: EncodedBatch, base_offset: int = 0, leader_epoch: int = 0) -> bytes:
+    """The bytes of a batch on disk."""
+    return b"".join(bytes(piece) for piece in batch.stamped(base_offset, leader_epoch))
+
+
+def decoded(batch: EncodedBatch, base_offset: int = 0) -> RecordBatch:
+    """A batch as it is read back."""
+    return RecordBatch.decode(stored(batch, base_offset))
+
+
+def write_segment(directory: Path, batches: Sequence[EncodedBatch], base_offset: int = 0) -> str:
+    """Write a .log file without indexes; returns its path."""
+    path = segment_path(str(directory), base_offset)
+    with open(path, "wb") as file:
+        for batch in batches:
+            file.write(stored(batch, base_offset))
+            base_offset += batch.span
+    return path
+
+
+def flip(path: str | os.PathLike[str], position: int, mask: int = 0xFF) -> None:
+    """Damage one byte of a file."""
+    with open(path, "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ mask]))
+
+
+def fill(partition: Partition, count: int, size: int = 20) -> list[Record]:
+    """Append `count` single records with growing timestamps; returns them."""
+    first = partition.next_offset
+    for number in range(first, first + count):
+        partition.append(b"%0*d" % (size, number), key=b"k%d" % (number % 3), timestamp=1_000 + number)
+    return list(partition.records(first))

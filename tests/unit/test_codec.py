@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import commitlog
+from commitlog import MissingDependencyError, codec
+
+COMPRESSING = ["zstd", "gzip", "lz4", "snappy"]
+PACKAGES = {"lz4": "lz4.frame", "snappy": "cramjam"}
+
+
+def test_codec_numbers_are_kafkas() -> None:
+    assert codec.IDS == {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+@pytest.mark.parametrize("name", COMPRESSING)
+@pytest.mark.parametrize("raw", [b"x", b"abc" * 1_000, bytes(range(256)) * 40], ids=len)
+def test_what_is_compressed_comes_back(name: str, raw: bytes) -> None:
+    chosen = codec.get(codec.IDS[name])
+    for given in (raw, bytearray(raw), memoryview(raw)):
+        packed = chosen.compress(given)
+        assert chosen.decompress(packed, len(raw)) == raw
+        assert chosen.decompress(memoryview(packed), len(raw)) == raw
+
+
+@pytest.mark.parametrize("name", COMPRESSING)
+def test_threads_may_share_a_codec(name: str) -> None:
+    chosen = codec.get(codec.IDS[name])
+
+    def there_and_back(number: int) -> bool:
+        raw = b"%d" % number * 5_000
+        return chosen.decompress(chosen.compress(raw), len(raw)) == raw
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(there_and_back, range(60)))
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_codec_whose_package_is_missing_says_what_to_install_and_appends_nothing(
+    name: str, log: commitlog.CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = log.create_topic("t", config={"compression_type": name}).partition(0)
+    monkeypatch.setitem(sys.modules, PACKAGES[name], None)
+    codec.get.cache_clear()
+    try:
+        with pytest.raises(MissingDependencyError) as caught:
+            partition.append_many([b"x" * 1_000])
+        assert f"pip install {PACKAGES[name].partition('.')[0]}" in str(caught.value)
+        assert name in str(caught.value)
+        assert partition.next_offset == 0
+        assert partition.size_bytes == 0
+    finally:
+        codec.get.cache_clear()

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import commitlog
+from commitlog import errors
+
+EXAMPLES = [
+    errors.CommitLogError("a reason"),
+    errors.ConfigError("segment_bytes", 7, "must be in [512, 2147483647]"),
+    errors.InvalidTopicError("no/slash"),
+    errors.InvalidRecordError(17, "value must be bytes-like or None, not str"),
+    errors.RecordTooLargeError(3, 2_000_000, 1_048_576),
+    errors.BatchTooLargeError(4_096, 1_024),
+    errors.OffsetOutOfRangeError("orders-0", 12, 3, 9),
+    errors.UnknownTopicError("orders"),
+    errors.UnknownPartitionError("orders", 5, 4),
+    errors.TopicExistsError("orders"),
+    errors.MissingDependencyError("compression_type lz4", "lz4"),
+    errors.ClosedError("orders-0"),
+    errors.ReadOnlyError("orders-0"),
+    errors.ForkedError("orders-0"),
+    errors.PartitionFailedError("orders-0", "[Errno 5] Input/output error"),
+    errors.LogLockedError("/data/log", "process 4711 on host7"),
+    errors.NotALogError("/data/photos", "it has no commitlog.json"),
+    errors.UnsupportedFormatError("/data/log", 9, 1),
+    errors.CorruptionError("/data/log/orders-0/00000000000000000000.log", 4_242, "no batch starts here"),
+    errors.TornTailError("/data/log/orders-0/00000000000000000000.log", 4_242, 17),
+    errors.DiskFullError("/data/log/orders-0/00000000000000000000.log", "No space left on device"),
+]
+
+
+def named(error: Exception) -> str:
+    return type(error).__name__
+
+
+def test_the_examples_cover_every_error_class() -> None:
+    defined = {
+        one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.CommitLogError)
+    }
+    assert {type(one) for one in EXAMPLES} == defined
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=named)
+def test_every_error_survives_pickling(error: errors.CommitLogError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert again.args == error.args
+    assert str(again) == str(error)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=named)
+def test_the_message_of_every_error_names_all_its_facts(error: errors.CommitLogError) -> None:
+    for fact in error.args:
+        assert str(fact) in str(error)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=named)
+def test_every_error_is_public_and_has_a_docstring(error: errors.CommitLogError) -> None:
+    assert getattr(commitlog, named(error)) is type(error)
+    assert type(error).__doc__
+
+
+def test_errors_about_arguments_are_value_errors_and_those_about_names_lookup_errors() -> None:
+    for kind in (errors.ConfigError, errors.InvalidTopicError, errors.InvalidRecordError):
+        assert issubclass(kind, ValueError)
+    for kind in (errors.UnknownTopicError, errors.UnknownPartitionError, errors.OffsetOutOfRangeError):
+        assert issubclass(kind, LookupError)
+    assert issubclass(errors.MissingDependencyError, ImportError)
+    assert issubclass(errors.DiskFullError, OSError)
+
+
+def test_a_corruption_error_tells_file_byte_and_reason_as_attributes() -> None:
+    error = errors.CorruptionError("/x/0.log", 64, "bad checksum")
+    assert (error.path, error.position, error.reason) == ("/x/0.log", 64, "bad checksum")
