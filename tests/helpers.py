@@ -9,8 +9,10 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import numpy as np
+
 from commitlog import CommitLog, Partition, Record, RecordBatch, TopicConfig
-from commitlog.columns import narrow, pack_bytes
+from commitlog.columns import CONSTANT, DTYPES, U32, IntColumn, narrow, pack_bytes
 from commitlog.encode import NO_STRINGS, Columns, EncodedBatch, Rules, assemble, encode
 from commitlog.segment import segment_path
 
@@ -69,12 +71,12 @@ def encoded(
 
 
 def gappy(deltas: Sequence[int], span: int, timestamps: Any = 1_000) -> EncodedBatch:
-    """Encode a batch as compaction leaves it: records at some of the offsets it spans, each valued by its delta."""
-    import numpy as np
-
-    column = np.array(deltas, np.int64)
+    """Encode a batch as compaction leaves it: records at some of the offsets it spans."""
+    offsets = narrow(np.array(deltas, np.int64))
+    if offsets.form == CONSTANT and any(deltas):  # constant would mean contiguous
+        offsets = IntColumn(U32, 0, np.array(deltas, DTYPES[U32]).tobytes())
     values = pack_bytes([b"%d" % delta for delta in deltas], "value")
-    return assemble(Columns(NO_STRINGS, values, offsets=narrow(column)), len(deltas), timestamps, 0, span)
+    return assemble(Columns(NO_STRINGS, values, offsets=offsets), len(deltas), timestamps, 0, span)
 
 
 def stored(batch: EncodedBatch, base_offset: int = 0, leader_epoch: int = 0) -> bytes:

@@ -210,7 +210,7 @@ class RecordBatch:
         """Read a batch of one record without numpy: what a log of single appends is made of."""
         buffer, header = self._buffer, self.header
         forms = DESCRIPTOR.unpack_from(buffer, HEADER_BYTES)
-        if forms[6] or forms[3]:  # headers, or an offset that compaction left
+        if forms[6] or forms[3] or BITMAP in forms[4:6]:  # headers, or what compaction left of a batch
             yield Record(
                 int(self.offsets[0]),
                 header.base_timestamp,

@@ -97,7 +97,9 @@ def _pack_nullable(items: Sequence[Buffer | None], what: str) -> BytesColumn:
     present = [item is not None for item in items]
     if not any(present):
         return BytesColumn(IntColumn(CONSTANT, 0, b""), ALL_NULL, b"", b"")
-    filled = pack_bytes([b"" if item is None else item for item in items], what)
+    filled = pack_bytes([b"" if item is None else bytes(item) for item in items], what)
+    if all(present):  # all that was odd is a memoryview with steps
+        return filled
     return filled._replace(nulls=BITMAP, bitmap=np.packbits(present, bitorder="little").tobytes())
 
 

@@ -26,6 +26,9 @@ from commitlog import files
 
 Image = dict[str, "bytes | Image"]  # a directory: names to contents
 _SECTOR_BYTES, _PAGE_BYTES = 512, 4096
+_CHANGING = (
+    "unlink", "link", "mkdir", "rmdir", "ftruncate", "pwritev", "pwrite", "sendfile", "posix_fallocate"
+)  # fmt: skip
 
 
 @dataclass
@@ -59,11 +62,13 @@ class FakeDisk:
         self._root = os.fspath(root)
         self._files: dict[int, _File] = {}
         self._directories: dict[int, _Directory] = {}
-        self._maps: dict[int, tuple[mmap.mmap, int]] = {}
+        self._maps: dict[int, tuple[mmap.mmap, str, int]] = {}  # kept alive: the key is their id
         self._changes = 0
         self._on_point = on_point
         self._busy = False
+        self._starting = True
         self._root_inode = self._adopt(self._root)
+        self._starting = False
         for directory in self._directories.values():
             directory.durable, directory.pending = dict(directory.live), []
 
@@ -79,8 +84,8 @@ class FakeDisk:
             self._look_at_names(inode, path)
         elif inode not in self._files:
             contents = _read(path)
-            new = self._changes > 0  # a new file has nothing durable
-            self._files[inode] = _File(os.open(path, os.O_RDONLY), [b"", contents] if new else [contents])
+            versions = [contents] if self._starting else [b"", contents]  # nothing of a new file is durable
+            self._files[inode] = _File(os.open(path, os.O_RDONLY), versions)
         return inode
 
     def _look_at_names(self, inode: int, path: str) -> None:
@@ -174,7 +179,7 @@ class FakeDisk:
                 patch.setattr(os, name, self._syncing(name))
             for name in ("replace", "rename"):
                 patch.setattr(os, name, self._renaming(name, getattr(os, name)))
-            for name in ("unlink", "link", "mkdir", "rmdir", "ftruncate", "pwritev", "pwrite", "sendfile"):
+            for name in _CHANGING:
                 patch.setattr(os, name, self._changing(name, getattr(os, name)))
             patch.setattr(files, "map_writable", self._mapping(files.map_writable))
             patch.setattr(files, "sync_map", self._sync_map)
@@ -247,14 +252,14 @@ class FakeDisk:
     def _mapping(self, real: Callable[..., mmap.mmap]) -> Callable[..., mmap.mmap]:
         def map_writable(path: str, *args: Any, **kwargs: Any) -> mmap.mmap:
             view = real(path, *args, **kwargs)
-            self._maps[id(view)] = view, os.stat(path).st_ino
+            self._maps[id(view)] = view, path, os.stat(path).st_ino
             return view
 
         return map_writable
 
     def _sync_map(self, view: mmap.mmap) -> None:
-        inode = self._maps[id(view)][1]
-        self._sync_inode(inode, f"sync of map of {_place(self._files[inode].handle)}")
+        _, path, inode = self._maps[id(view)]
+        self._sync_inode(inode, f"sync of the map of {_place(path)}")
 
 
 def _place(what: Any) -> str:
