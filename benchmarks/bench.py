@@ -55,10 +55,11 @@ class Bench:
         return data.make("60..120-byte values", self.pick(1_000_000, 200_000), 60, 120)
 
     @cache  # noqa: B019
-    def big(self) -> Path:
-        """Return a log larger than any cache, with Kafka's segments of 1 GiB, closed."""
-        path = self.fresh("big")
-        engine.fill(path, data.make("big", 640_000, 60, 120).batches, self.pick(4_000, 512) * 10**6)
+    def big(self, segment_mib: int = 1024) -> Path:
+        """Return a log larger than any cache, closed; by default with Kafka's segments of 1 GiB."""
+        path = self.fresh(f"big-{segment_mib}")
+        batches = data.make("big", 640_000, 60, 120).batches
+        engine.fill(path, batches, self.pick(4_000, 512) * 10**6, segment_bytes=segment_mib << 20)
         os.sync()  # so that writeback does not run under somebody's measurement
         return path
 

@@ -17,9 +17,7 @@ from store import Store
 
 WRITERS: list[type[Store]] = [Commitlog, DefaultCommitlog, *peers.available()]
 # the two LMDBs leave the same file, and our flush_ms makes no difference to a reader
-READERS: list[type[Store]] = [
-    store for store in WRITERS if store not in (DefaultCommitlog, peers.MappedLMDB)
-]
+READERS: list[type[Store]] = [store for store in WRITERS if store not in (DefaultCommitlog, peers.MappedLMDB)]
 WRITTEN = "Durability 'written' for all: survives a kill of the process, not a power cut."
 
 
@@ -180,5 +178,3 @@ def overhead(bench: Bench) -> Iterator[Group]:
                 name = f"{name}, all files"  # noqa: PLW2901
             lines.append(Line(name, extra, "bytes/rec"))
         yield Group("overhead", f"overhead on disk, 10k a batch: {dataset.name}", lines)
-
-

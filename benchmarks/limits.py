@@ -103,11 +103,13 @@ FLAT_BYTES = 256 << 20
 
 
 def memory(bench: Bench) -> Iterator[Group]:
-    """Resident memory of a process that scans several GB."""
-    path = bench.big()
-    lines = [memory_line(path, how) for how in ("arrow", "records")]
-    title = f"resident memory while scanning {engine.log_bytes(path) / 1e9:.1f} GB"
-    yield Group("memory", title, lines, "RSS counts mapped file pages; 'own' does not.")
+    """Resident memory of a process that scans several GB, in a few large segments and in many small ones."""
+    for segment_mib in (1024, 32):
+        path = bench.big(segment_mib)
+        lines = [memory_line(path, how) for how in ("arrow", "records")]
+        size = engine.log_bytes(path) / 1e9
+        title = f"resident memory while scanning {size:.1f} GB in segments of {segment_mib} MiB"
+        yield Group("memory", title, lines, "RSS counts mapped file pages; 'own' does not.")
 
 
 def memory_line(path: Path, how: str) -> Line:

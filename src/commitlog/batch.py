@@ -209,20 +209,23 @@ class RecordBatch:
     def _only_record(self) -> Iterator[Record]:
         """Read a batch of one record without numpy: what a log of single appends is made of."""
         buffer, header = self._buffer, self.header
-        forms = DESCRIPTOR.unpack_from(buffer, HEADER_BYTES)
-        if forms[6] or forms[3] or BITMAP in forms[4:6]:  # headers, or what compaction left of a batch
-            yield Record(
+        (_, _, _, offset_form, key_nulls, value_nulls, has_headers, key_size, value_size) = (
+            DESCRIPTOR.unpack_from(buffer, HEADER_BYTES)
+        )
+        if has_headers or offset_form or BITMAP in (key_nulls, value_nulls):
+            fields = (
                 int(self.offsets[0]),
                 header.base_timestamp,
                 self.keys()[0],
                 self.values()[0],
                 self.headers()[0],
             )
-            return
-        key_end = SMALLEST_BATCH_BYTES + forms[7]
-        key = None if forms[4] else bytes(buffer[SMALLEST_BATCH_BYTES:key_end])
-        value = None if forms[5] else bytes(buffer[key_end : key_end + forms[8]])
-        yield Record(header.base_offset, header.base_timestamp, key, value)
+        else:
+            key_end = SMALLEST_BATCH_BYTES + key_size
+            key = None if key_nulls else bytes(buffer[SMALLEST_BATCH_BYTES:key_end])
+            value = None if value_nulls else bytes(buffer[key_end : key_end + value_size])
+            fields = (header.base_offset, header.base_timestamp, key, value, ())
+        return iter((_new_record(fields),))
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return the records as an Arrow batch whose keys and values are this batch's own bytes."""

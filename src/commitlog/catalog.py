@@ -70,17 +70,15 @@ class Catalog:
         catalog = cls(directory)
         new = catalog._is_vacant()
         if new:
-            os.makedirs(directory, exist_ok=True)
+            files.make_directories(directory)
         else:
             catalog._check_format()
         lock = LogLock.take(directory)
         try:
+            files.make_directories(catalog._path(_TOPICS))
             if new:
-                os.makedirs(catalog._path(_TOPICS), exist_ok=True)
-                about = json.dumps({"format": FORMAT}).encode()
                 # crash: a lock and a folder -> still vacant, the next open starts over
-                catalog._write(_ABOUT, about)
-                files.sync_directory(os.path.dirname(directory))
+                catalog._write(_ABOUT, json.dumps({"format": FORMAT}).encode())
         except BaseException:
             lock.release()
             raise

@@ -44,6 +44,7 @@ from commitlog.format import (
     NO_PRODUCER,
     SMALLEST_BATCH_BYTES,
     STAMP,
+    stamp,
 )
 from commitlog.record import Headers
 
@@ -78,7 +79,7 @@ class EncodedBatch:
 
     def stamped(self, base_offset: int, leader_epoch: int) -> tuple[Buffer, ...]:
         """Return the bytes to write, in pieces."""
-        return (STAMP.pack(base_offset, leader_epoch, self.crc), *self.parts)
+        return (stamp(base_offset, leader_epoch, self.crc), *self.parts)
 
 
 class HeaderColumns(NamedTuple):

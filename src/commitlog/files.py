@@ -61,6 +61,15 @@ def sync_directory(path: str) -> None:
         os.close(fd)
 
 
+def make_directories(path: str) -> None:
+    """Make a directory, and those above it, each durable in the one above."""
+    parent = os.path.dirname(path)
+    if not os.path.isdir(path):
+        make_directories(parent)
+        os.makedirs(path, exist_ok=True)
+        sync_directory(parent)
+
+
 def replace(source: str, target: str) -> None:
     """Rename, over `target` if it is there."""
     os.replace(source, target)

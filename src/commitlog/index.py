@@ -101,9 +101,10 @@ class Index:
 
     def __len__(self) -> int:
         if self._limit_bytes == 0:  # somebody else may be writing it
-            if self._count == self._capacity and os.path.getsize(self.path) > len(self._map or b""):
-                self._remap(files.map_file(self.path))
             self._count = self._find_count()
+            while self._count == self._capacity and os.path.getsize(self.path) > len(self._map or b""):
+                self._remap(files.map_file(self.path))
+                self._count = self._find_count()
         return self._count
 
     def __getitem__(self, number: int) -> IndexEntry:
@@ -129,9 +130,9 @@ class Index:
         return bool(grows and not (positions & 7).any())
 
     @property
-    def sealed(self) -> bool:
-        """Whether the index has a seal, true or not."""
-        return self._seal is not None and self._seal[0] != 0
+    def sealed_bytes(self) -> int:
+        """The size that the segment had when it was sealed, as the seal says; 0 if there is none."""
+        return self._seal[0] if self._seal is not None else 0
 
     def seal_holds(self, size_bytes: int) -> bool:
         """Say whether the index is complete and unharmed for a sealed segment of this size."""

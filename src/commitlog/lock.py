@@ -33,10 +33,20 @@ class LogLock:
                 os.close(fd)
                 raise LogLockedError(directory, _describe(owner))
             time.sleep(0.002)
-        about = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
-        files.cut(fd, 0)
-        files.write_at(fd, [about], len(about), 0)
-        return cls(fd)
+        lock = cls(fd)
+        lock._tell(ready=False)
+        return lock
+
+    def ready(self) -> None:
+        """Tell readers that recovery is done and state pages can be believed."""
+        self._tell(ready=True)
+
+    def _tell(self, *, ready: bool) -> None:
+        assert self._fd is not None
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id(), "ready": ready}
+        text = json.dumps(about).encode()
+        files.cut(self._fd, 0)
+        files.write_at(self._fd, [text], len(text), 0)
 
     def release(self) -> None:
         """Let the lock go."""
@@ -59,16 +69,32 @@ def _describe(owner: str) -> str:
         return "another process"
 
 
-def writer_is_alive(directory: str) -> bool:
-    """Say whether somebody has the log open for writing."""
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def writer_is_ready(directory: str) -> bool:
+    """Say whether somebody writes the log, and is done with recovery.
+
+    What an earlier writer left in the file counts only for the same boot: after a power cut a state page
+    may be older or newer than the files.
+    """
     try:
         fd = os.open(os.path.join(directory, NAME), os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        if not files.try_lock(fd, shared=True):
-            return True
-        files.unlock(fd)
-        return False
+        if files.try_lock(fd, shared=True):
+            files.unlock(fd)
+            return False
+        try:
+            about = json.loads(os.pread(fd, 1000, 0))
+            return bool(about["ready"] and about["boot"] == _boot_id())
+        except (ValueError, KeyError, TypeError):  # just being written
+            return False
     finally:
         os.close(fd)

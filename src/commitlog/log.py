@@ -23,7 +23,7 @@ from commitlog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from commitlog.lock import LogLock, writer_is_alive
+from commitlog.lock import LogLock, writer_is_ready
 from commitlog.partition import Partition
 from commitlog.reader import PartitionReader, ReadOnlyPartition
 from commitlog.recovery import RecoveryReport
@@ -82,6 +82,7 @@ class CommitLog:
         log = cls(name, settings, catalog, lock)
         try:
             log._load()
+            lock.ready()
         except BaseException:
             for topic in log._topics.values():
                 for partition in topic.partitions:
@@ -207,7 +208,7 @@ class CommitLog:
 
     def _page_is_true(self) -> bool:
         """Say, for a reader, whether state pages can be believed: a writer lives, or ended cleanly."""
-        return self._catalog.has_clean_marker() or writer_is_alive(self.path)
+        return self._catalog.has_clean_marker() or writer_is_ready(self.path)
 
     # --- what happened, and what happens behind the caller's back
 

@@ -94,7 +94,9 @@ class Partition(PartitionReader):
         partition._publish_layout(found.segments)
         page.publish_start(found.start_offset)
         page.publish_durable(found.durable_offset)
-        if not known:
+        if found.report.salvaged:
+            partition.sync()  # a gap above durable_offset would look like a lost tail
+        if not known or found.report.salvaged:
             # a page lost in a power cut would leave recovery without its recovery point
             page.sync()
             files.sync_directory(path)
@@ -335,6 +337,13 @@ class Partition(PartitionReader):
         self._durable_offset = end
         self._page.publish_durable(end)
 
+    def _sync_page(self) -> None:
+        try:
+            self._page.sync()
+        except OSError as error:
+            self._fail(str(error))
+            raise PartitionFailedError(self.name, str(error)) from error
+
     def _fail(self, cause: str) -> None:
         """Take no more appends: after a failed sync nobody knows what the disk holds."""
         self._failure = cause
@@ -354,14 +363,15 @@ class Partition(PartitionReader):
         old = self._writer
         self._page.begin_change()
         try:
+            old.prepare_to_seal()
             new = SegmentWriter.create(self.path, self._next_offset, self.config, self._cache)
-            # crash: an empty segment after the active one -> open() goes on in it
-            old.seal()
         except OSError as error:
             self._page.end_change()
             if files.is_full(error):
                 raise DiskFullError(self.path, error.strerror) from error
             raise
+        # crash: an empty segment after the active one -> open() goes on in it
+        old.seal()
         self._unsynced.append(old.segment)
         self._names_changed = True
         self._writer = new
@@ -386,7 +396,7 @@ class Partition(PartitionReader):
         with self._sync_lock:
             self._check_writable()
             self._page.publish_start(max(offset, self._start_offset))
-            self._page.sync()
+            self._sync_page()
             # crash: segments below start_offset are still there -> open() removes them
             with self._lock:
                 self._start_offset = self._page.start_offset
@@ -418,7 +428,7 @@ class Partition(PartitionReader):
         self._durable_offset = min(self._durable_offset, offset)
         page.begin_change()
         page.publish_durable(self._durable_offset)
-        page.sync()
+        self._sync_page()
         # crash: the recovery point is lower than it need be -> open() checks more and finds every record
         self._writer.close()
         for segment in reversed(segments[keep + 1 :]):
@@ -443,6 +453,7 @@ class Partition(PartitionReader):
                 yield
             except OSError as error:
                 self._fail(str(error))
+                self._page.end_change()
                 raise
 
     # --- housekeeping
@@ -471,7 +482,7 @@ class Partition(PartitionReader):
             segments, report = repaired(self._segments.segments[:-1], self._next_offset, self.config)
             self._publish_layout((*segments, self._writer.segment))
             self._sync_locked()  # a gap above durable_offset would look like a lost tail
-            self._page.sync()
+            self._sync_page()
             return report
 
     # --- the end
@@ -494,6 +505,7 @@ class Partition(PartitionReader):
         try:
             if self._refusal is None:
                 self.sync()
+                self._writer.sync_indexes()
                 self._page.sync()
         finally:
             with self._lock:

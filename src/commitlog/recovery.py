@@ -146,6 +146,7 @@ class Recovery:
             self._clear_leftovers()
         segments = list_segments(self._directory, self._cache)
         if not segments:
+            self._check_nothing_lost(mode)
             base = self._page.next_offset if self._page else 0
             segments = [Segment(segment_path(self._directory, base), base, 0, self._cache)]
         page, last = self._page, segments[-1]
@@ -173,6 +174,12 @@ class Recovery:
             trusted,
             self._report(trusted),
         )
+
+    def _check_nothing_lost(self, mode: RecoveryMode) -> None:
+        page = self._page
+        if page is not None and page.durable_offset > page.start_offset and mode != "salvage":
+            reason = f"no segments, but offsets [{page.start_offset}, {page.durable_offset}) were synced"
+            raise CorruptionError(self._directory, 0, reason)
 
     def _clear_leftovers(self) -> None:
         """Remove what an interrupted deletion, truncation or repair left, and indexes without a segment."""
@@ -204,6 +211,7 @@ class Recovery:
             segment = segments[number]
             if segment.base_offset != expected and segment.base_offset > durable:
                 # crash: the end of an unsynced segment was lost, its successor was not
+                self._reach_durable(segments[:number], expected, durable, "cut")
                 return self._drop(segments, number, mode, read_only), expected
             expected, damage = self._check_segment(segment, durable, read_only)
             if damage is None:
@@ -235,7 +243,7 @@ class Recovery:
                     return expected, CorruptionError(segment.path, place, reason)
                 expected = header.next_offset
         except CorruptionError as damage:
-            if not _only_zeros(segment.path, damage.position, segment.size_bytes):
+            if not (self._config.preallocate and _only_zeros(segment, damage.position)):
                 return expected, damage
             segment.size_bytes = damage.position  # blocks reserved ahead, never written
             if not read_only:
@@ -328,11 +336,11 @@ def _cut_file(segment: Segment) -> None:
         os.close(fd)
 
 
-def _only_zeros(path: str, position: int, size: int) -> bool:
-    fd = os.open(path, os.O_RDONLY)
+def _only_zeros(segment: Segment, position: int) -> bool:
+    fd = os.open(segment.path, os.O_RDONLY)
     try:
-        while position < size:
-            chunk = os.pread(fd, min(_CHUNK_BYTES, size - position), position)
+        while position < segment.size_bytes:
+            chunk = os.pread(fd, min(_CHUNK_BYTES, segment.size_bytes - position), position)
             if chunk.count(0) != len(chunk) or not chunk:
                 return False
             position += len(chunk)

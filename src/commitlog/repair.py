@@ -77,6 +77,7 @@ def verify_segments(segments: Sequence[Segment]) -> VerifyReport:
                 batches += 1
                 records += found.record_count
         size += segment.size_bytes
+        damage += _missing_end(segment)
         damage += false_indexes(segment)
     return VerifyReport(len(segments), batches, records, size, tuple(damage))
 
@@ -125,6 +126,28 @@ def _resume(buffer: memoryview, position: int, size: int, path: str, expected: i
     return size
 
 
+def _missing_end(segment: Segment) -> list[Damage]:
+    """Tell of a sealed segment that was longer once: both its indexes are whole and say so."""
+    try:
+        indexes = [OffsetIndex.open(companions(segment.path)[0]), TimeIndex.open(companions(segment.path)[1])]
+    except FileNotFoundError:
+        return []
+    sealed_bytes = indexes[0].sealed_bytes
+    if sealed_bytes <= segment.size_bytes or not all(index.seal_holds(sealed_bytes) for index in indexes):
+        return []
+    reason = f"the file had {sealed_bytes} bytes when it was sealed"
+    return [Damage(segment.path, segment.size_bytes, sealed_bytes, reason)]
+
+
+def _free_name(path: str) -> str:
+    """Return the path, or with a number if it is taken: an earlier damaged file is not overwritten."""
+    taken, number = path, 1
+    while os.path.exists(taken):
+        number += 1
+        taken = f"{path}-{number}"
+    return taken
+
+
 def false_indexes(segment: Segment) -> list[Damage]:
     """List the indexes of a segment that are missing or do not agree with it."""
     found = []
@@ -145,7 +168,7 @@ def salvage_segment(segment: Segment, end_offset: int, config: TopicConfig) -> S
 
     `end_offset` is where the segment's offsets must end, as far as that is known.
     """
-    temporary, kept_as = segment.path + TEMPORARY_SUFFIX, segment.path + DAMAGED_SUFFIX
+    temporary, kept_as = segment.path + TEMPORARY_SUFFIX, _free_name(segment.path + DAMAGED_SUFFIX)
     lost: list[tuple[int, int]] = []
     buffer = segment.buffer()
     size = bytes_lost = 0
@@ -168,8 +191,8 @@ def salvage_segment(segment: Segment, end_offset: int, config: TopicConfig) -> S
         os.close(fd)
     if gap is not None:
         lost.append((gap, max(gap, end_offset)))
-    files.remove(kept_as)
     files.link(segment.path, kept_as)
+    files.sync_directory(os.path.dirname(segment.path))
     # crash: the damaged segment has two names -> open() meets it again under the first
     for derived in companions(segment.path):
         files.remove(derived)

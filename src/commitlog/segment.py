@@ -357,6 +357,11 @@ class IndexBuilder:
             self._offsets.append(offset, position)
             self._index_time()
 
+    def sync(self) -> None:
+        """Make both indexes durable."""
+        self._offsets.sync()
+        self._times.sync()
+
     def finish(self, size_bytes: int) -> None:
         """Give the latest timestamp an entry, so that a sealed segment tells it, and seal the indexes."""
         self._index_time()

@@ -10,7 +10,7 @@ from commitlog import files
 from commitlog.columns import Buffer
 from commitlog.config import TopicConfig
 from commitlog.encode import EncodedBatch
-from commitlog.format import STAMP
+from commitlog.format import stamp
 from commitlog.index import OffsetIndex, TimeIndex
 from commitlog.segment import HandleCache, IndexBuilder, Segment, companions, segment_path
 
@@ -46,7 +46,12 @@ class SegmentWriter:
         path = segment_path(directory, base_offset)
         for derived in companions(path):
             files.remove(derived)
-        return cls.open(Segment(path, base_offset, 0, cache), config)
+        try:
+            return cls.open(Segment(path, base_offset, 0, cache), config)
+        except OSError:
+            for made in (path, *companions(path)):
+                files.remove(made)
+            raise
 
     @classmethod
     def open(cls, segment: Segment, config: TopicConfig, *, trust_indexes: bool = True) -> Self:
@@ -89,7 +94,7 @@ class SegmentWriter:
         """
         segment, builder = self.segment, self._builder
         position = segment.size_bytes
-        data = STAMP.pack(base_offset, leader_epoch, crc) + body
+        data = stamp(base_offset, leader_epoch, crc) + body
         end = position + len(data)
         due = position - builder.indexed_position > self._interval
         if position == 0 or end > self._segment_bytes or timestamp > self._roll_after:
@@ -132,6 +137,10 @@ class SegmentWriter:
         """Make what was appended durable."""
         files.sync_data(self._fd)
 
+    def prepare_to_seal(self) -> None:
+        """Do what can fail of sealing: after this, seal() has all the room it needs."""
+        self._builder.make_room()
+
     def seal(self) -> None:
         """Finish the segment: its indexes get their last entry, its file its true size."""
         self._builder.finish(self.segment.size_bytes)
@@ -141,9 +150,15 @@ class SegmentWriter:
             files.cut(self._fd, self.segment.size_bytes)
         self.close()
 
+    def sync_indexes(self) -> None:
+        """Make the indexes durable: a clean open believes them."""
+        self._builder.sync()
+
     def close(self) -> None:
-        """Let the file go."""
-        os.close(self._fd)
+        """Let the file go; closing twice is fine."""
+        if self._fd != -1:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) -> Sequence[Buffer]:

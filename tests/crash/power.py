@@ -5,32 +5,37 @@ from __future__ import annotations
 import fcntl
 import os
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import commitlog
-from commitlog import CommitLog, Partition, UnknownTopicError
+from commitlog import CommitLog, Partition, Record
 
 from .disk import FakeDisk, Image, write_image
 
 TOPIC = "t"
+Counts = Mapping[str, int]  # partitions by topic
 
 
 @dataclass(frozen=True)
 class Promise:
     """What a log must hold, and what it may hold, if the power goes now.
 
-    `timeline` is every record that can be there, the one in flight included: the log is some prefix of it,
-    `durable` records or more, from an offset in [start, start_asked] on.
+    `timeline` is every record that can be in partition 0 of TOPIC, the one in flight included: the log is
+    some prefix of it, `durable` records or more, from an offset in [start, start_asked] on. Other partitions
+    hold one record if they are in `marked`.
     """
 
     timeline: tuple[bytes, ...] = ()
     durable: int = 0
     start: int = 0
     start_asked: int = 0
-    topics: frozenset[str] = frozenset()  # must be there
-    topics_asked: frozenset[str] = frozenset()  # may be there
+    topics: Counts = field(default_factory=dict)  # must be there
+    topics_asked: Counts = field(default_factory=dict)  # may be there
+    marked: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,14 @@ class Moment:
 class Writer:
     """Does what a story tells it, and keeps the promise that goes with it."""
 
-    def __init__(self, path: Path, promise: Promise, config: dict[str, object] | None = None) -> None:
+    def __init__(self, path: Path, promise: Promise, config: Mapping[str, Any]) -> None:
         self._path = path
-        self._config = {"flush_ms": -1, **(config or {})}
-        self._number = len(promise.timeline)
+        self._config = {"flush_ms": -1, **config}
         self.promise = promise
-        self.log: CommitLog | None = None
+        self.log: CommitLog
         self.partition: Partition | None = None
+
+    # --- the log and its topics
 
     def open(self) -> None:
         self.log = commitlog.open(self._path)
@@ -59,88 +65,122 @@ class Writer:
             self.partition = self.log.topic(TOPIC).partition(0)
 
     def create(self, name: str = TOPIC, partitions: int = 1) -> None:
-        self._promise(topics_asked=self.promise.topics_asked | {name})
-        topic = self._open_log.create_topic(name, partitions, self._config)
-        self._promise(topics=self.promise.topics | {name})
+        self._ask(name, partitions)
+        topic = self.log.create_topic(name, partitions, self._config)
+        self._promise(topics={**self.promise.topics, name: partitions})
         if name == TOPIC:
             self.partition = topic.partition(0)
 
+    def grow(self, name: str, partitions: int) -> None:
+        self._ask(name, partitions)
+        self.log.topic(name).add_partitions(partitions)
+        self._promise(topics={**self.promise.topics, name: partitions})
+
+    def mark(self, name: str, partition: int) -> None:
+        self.log.topic(name).partition(partition).append(_mark(name, partition), sync=True)
+        self._promise(marked=self.promise.marked | {(name, partition)})
+
     def delete(self, name: str) -> None:
-        self._promise(topics=self.promise.topics - {name})
-        self._open_log.delete_topic(name)
-        self._promise(topics_asked=self.promise.topics_asked - {name})
-
-    def append(self, count: int = 1, *, sync: bool = False) -> None:
-        for _ in range(count):
-            value = self._values(1)[0]
-            offset = self._open_partition.append(value, sync=sync)
-            assert offset == len(self.promise.timeline) - 1
-            self._written(sync)
-
-    def append_many(self, count: int, *, sync: bool = False) -> None:
-        values = self._values(count)
-        end = len(self.promise.timeline)
-        assert self._open_partition.append_many(values, sync=sync) == range(end - count, end)
-        self._written(sync)
-
-    def sync(self) -> None:
-        self._open_partition.sync()
-        self._written(True)
-
-    def roll(self) -> None:
-        self._open_partition.roll()
-
-    def trim(self, offset: int) -> None:
-        self._promise(start_asked=max(offset, self.promise.start_asked))
-        self._open_partition.trim_before(offset)
-        self._promise(start=max(offset, self.promise.start))
-
-    def truncate(self, offset: int) -> None:
-        self._promise(durable=min(offset, self.promise.durable))
-        self._open_partition.truncate_from(offset)
-        self._promise(timeline=self.promise.timeline[:offset])
+        self._promise(
+            topics=_without(self.promise.topics, name),
+            marked=frozenset(one for one in self.promise.marked if one[0] != name),
+        )
+        self.log.delete_topic(name)
+        self._promise(topics_asked=_without(self.promise.topics_asked, name))
 
     def close(self) -> None:
-        self._open_log.close()
+        self.log.close()
         self.partition = None
         self._written(True)
 
     def kill(self) -> None:
         """Forget everything in memory, as a kill does: the files stay as they are."""
         release_lock(self._path)
-        self.log = self.partition = None
+        self.partition = None
+
+    # --- the partition that the timeline tells of
+
+    def append(self, count: int = 1, *, sync: bool = False) -> None:
+        for _ in range(count):
+            value = self._next_values(1)[0]
+            offset = self._open.append(value, key=b"key", timestamp=timestamp_of(value), sync=sync)
+            assert offset == len(self.promise.timeline) - 1
+            self._written(sync)
+
+    def append_many(self, count: int, *, sync: bool = False) -> None:
+        values = self._next_values(count)
+        offsets = self._open.append_many(values, timestamps=map(timestamp_of, values), sync=sync)
+        end = len(self.promise.timeline)
+        assert offsets == range(end - count, end)
+        self._written(sync)
+
+    def sync(self) -> None:
+        self._open.sync()
+        self._written(True)
+
+    def roll(self) -> None:
+        self._open.roll()
+
+    def trim(self, offset: int) -> None:
+        self._promise(start_asked=max(offset, self.promise.start_asked))
+        self._open.trim_before(offset)
+        self._promise(start=max(offset, self.promise.start))
+
+    def truncate(self, offset: int) -> None:
+        self._promise(durable=min(offset, self.promise.durable))
+        self._open.truncate_from(offset)
+        self.truncated(offset)
+
+    def truncated(self, offset: int) -> None:
+        """What comes after is gone, and must not come back."""
+        self._promise(timeline=self.promise.timeline[:offset])
+
+    @property
+    def _open(self) -> Partition:
+        assert self.partition is not None
+        return self.partition
+
+    # --- the promise
 
     def now(self) -> Promise:
-        """What is promised now: also what the partition itself says."""
+        """What is promised now; what the partition itself says counts too."""
         if self.partition is None:
             return self.promise
         return replace(self.promise, durable=max(self.promise.durable, self.partition.durable_offset))
 
-    def _values(self, count: int) -> tuple[bytes, ...]:
+    def _next_values(self, count: int) -> tuple[bytes, ...]:
         """Make values that no other record has, of many sizes, and put them on the timeline."""
-        new = []
-        for _ in range(count):
-            new.append(b"value %d " % self._number * (1 + self._number % 7))
-            self._number += 1
+        first, when = len(self.promise.timeline), next(_numbers)
+        new = tuple(b"%d.%d " % (number, when) * (1 + number % 7) for number in range(first, first + count))
         self._promise(timeline=(*self.promise.timeline, *new))
-        return tuple(new)
+        return new
+
+    def _ask(self, name: str, partitions: int) -> None:
+        self._promise(topics_asked={**self.promise.topics_asked, name: partitions})
 
     def _written(self, synced: bool) -> None:
         if synced:
             self._promise(durable=len(self.promise.timeline))
 
-    def _promise(self, **changes: object) -> None:
-        self.promise = replace(self.promise, **changes)  # type: ignore[arg-type]
+    def _promise(self, **changes: Any) -> None:
+        self.promise = replace(self.promise, **changes)
 
-    @property
-    def _open_log(self) -> CommitLog:
-        assert self.log is not None
-        return self.log
 
-    @property
-    def _open_partition(self) -> Partition:
-        assert self.partition is not None
-        return self.partition
+_numbers = iter(range(1 << 62))
+
+
+def timestamp_of(value: bytes) -> int:
+    """Return when a record was made: neither in order nor at random."""
+    number = int(value.split(b".")[0])
+    return 1_000_000 + (number * 7919) % 1009 * 10
+
+
+def _mark(name: str, partition: int) -> bytes:
+    return f"{name} {partition}".encode()
+
+
+def _without(counts: Counts, name: str) -> Counts:
+    return {one: count for one, count in counts.items() if one != name}
 
 
 def release_lock(path: Path) -> None:
@@ -152,6 +192,9 @@ def release_lock(path: Path) -> None:
             continue
         if target == os.path.join(path, ".lock"):
             fcntl.flock(int(name), fcntl.LOCK_UN)
+
+
+# --- cutting the power ---------------------------------------------------------------------------
 
 
 def moments(
@@ -166,13 +209,12 @@ def moments(
         images |= {f"some of it ({number})": disk.some(chance) for number in range(variants)}
         for kind, image in images.items():
             moment = Moment(f"{label}, {kind}", image, writer.now())
-            found.setdefault((_frozen(image), moment.promise), moment)
+            found.setdefault((_frozen(image), repr(moment.promise)), moment)
 
     disk = FakeDisk(root, take)
     with disk.watching():
         story(writer)
         take("the end")
-    release_lock(root / "log")
     return list(found.values())
 
 
@@ -182,54 +224,82 @@ def _frozen(image: bytes | Image) -> object:
     return tuple(sorted((name, _frozen(below)) for name, below in image.items()))
 
 
-def check(moment: Moment, root: Path, log: str = "log") -> tuple[bytes, ...]:
-    """Open what a power cut left: nothing promised is lost, nothing else is there, and it goes on from here.
+def check_all(found: Iterable[Moment], folder: Path, log: str = "log") -> None:
+    """Check every moment, and keep what the first bad one left."""
+    for number, moment in enumerate(found):
+        left = folder / f"left-{number}"
+        try:
+            check(moment, left, log)
+        except BaseException as problem:
+            problem.add_note(f"the power went {moment.label}; the log is in {left / log}\n{moment.promise}")
+            raise
+        shutil.rmtree(left)
 
-    Returns the records found from offset 0 on, those trimmed included.
-    """
+
+# --- looking at what is left ---------------------------------------------------------------------
+
+
+def check(moment: Moment, root: Path, log: str = "log") -> None:
+    """Open what a power cut left: nothing promised is lost, nothing else is there, and it goes on from here."""
     write_image(moment.image, root)
     path, promise = root / log, moment.promise
-    seen = _read_only(path)
+    seen = _seen_by_a_reader(path)
     with commitlog.open(path) as opened:
-        names = set(opened.topics())
-        assert promise.topics <= names <= promise.topics_asked, moment.label
-        if TOPIC not in names:
-            assert not promise.timeline
-            return ()
+        _check_topics(opened, promise)
+        if TOPIC not in opened.topics():
+            return
         partition = opened.topic(TOPIC).partition(0)
-        start, end = partition.start_offset, partition.next_offset
         records = list(partition.records())
-        assert seen is None or seen == (start, end, records), "a reader sees what the writer will find"
+        assert seen is None or seen == (partition.start_offset, partition.next_offset, records), (
+            "a reader sees what the writer will find"
+        )
         _check_records(partition, promise, records)
-        more = [b"after the power cut %d" % number for number in range(3)]
-        offsets = [partition.append(value, sync=True) for value in more]
-        assert offsets == list(range(end, end + 3))
+        end = partition.next_offset
+        for number in range(3):
+            assert partition.append(b"%d.new" % number, sync=True) == end + number
     with commitlog.open(path) as opened:
         partition = opened.topic(TOPIC).partition(0)
         assert partition.recovery.clean
-        assert [(one.offset, one.value) for one in partition.records()] == [
-            *((one.offset, one.value) for one in records),
-            *zip(offsets, more, strict=True),
-        ]
+        after = list(partition.records())
+        assert after[:-3] == records
+        assert [one.value for one in after[-3:]] == [b"0.new", b"1.new", b"2.new"]
         assert partition.verify().damage == ()
-    return promise.timeline[:end]
 
 
-def _read_only(path: Path) -> tuple[int, int, list[commitlog.Record]] | None:
+def _seen_by_a_reader(path: Path) -> tuple[int, int, list[Record]] | None:
     """What a reader sees of a log that no writer has recovered."""
     try:
         with commitlog.open(path, mode="r") as opened:
             partition = opened.topic(TOPIC).partition(0)
             return partition.start_offset, partition.next_offset, list(partition.records())
-    except (commitlog.NotALogError, UnknownTopicError):
+    except (commitlog.NotALogError, commitlog.UnknownTopicError):
         return None
 
 
-def _check_records(partition: Partition, promise: Promise, records: list[commitlog.Record]) -> None:
-    start, end = partition.start_offset, partition.next_offset
-    assert promise.durable <= end <= len(promise.timeline), "what was promised is there, and nothing else"
+def _check_topics(opened: CommitLog, promise: Promise) -> None:
+    found = {name: len(opened.topic(name).partitions) for name in opened.topics()}
+    for name, count in promise.topics.items():
+        assert found.get(name, 0) >= count, f"topic {name!r} was created"
+    for name, count in found.items():
+        assert count <= promise.topics_asked.get(name, 0), f"topic {name!r} was deleted, or never asked for"
+    for name, number in promise.marked:
+        partition = opened.topic(name).partition(number)
+        assert [record.value for record in partition.records()] == [_mark(name, number)]
+    for name in promise.topics_asked.keys() - found.keys():
+        for partition in opened.create_topic(name, 2).partitions:
+            assert (partition.start_offset, partition.next_offset) == (0, 0), "nothing of the old one is left"
+        opened.delete_topic(name)
+
+
+def _check_records(partition: Partition, promise: Promise, records: list[Record]) -> None:
+    start, end, timeline = partition.start_offset, partition.next_offset, promise.timeline
+    assert promise.durable <= end <= len(timeline), "what was promised is there, and nothing else"
     assert start <= partition.durable_offset <= end
     assert start <= promise.start_asked
     assert start >= promise.start or end < promise.start, "what was trimmed stays away"
     assert [record.offset for record in records] == list(range(start, end))
-    assert [record.value for record in records] == list(promise.timeline[start:end])
+    assert [record.value for record in records] == list(timeline[start:end])
+    times = [timestamp_of(value) for value in timeline[start:end]]
+    for timestamp in {*times, *(time + 5 for time in times)}:
+        late = next((start + number for number, time in enumerate(times) if time >= timestamp), None)
+        assert partition.offset_for_timestamp(timestamp) == late
