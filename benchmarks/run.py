@@ -1,6 +1,6 @@
 """Measure commitlog beside SQLite, LMDB and RocksDB on the same data in the same run, and print tables.
 
-* `python benchmarks/run.py`: everything, about eight minutes and 10 GB of disk;
+* `python benchmarks/run.py`: everything, about ten minutes and 12 GB of disk;
 * `python benchmarks/run.py --quick`: small data, about two minutes; the noise is larger;
 * `python benchmarks/run.py --rows records,append_one`: only these.
 """

@@ -30,10 +30,10 @@ from commitlog.format import (
     DESCRIPTOR,
     HEADER_BYTES,
     HEADERS_DESCRIPTOR,
-    SMALLEST_BATCH_BYTES,
     BatchHeader,
     check,
 )
+from commitlog.ones import read_ones
 from commitlog.record import Header, Record
 
 if TYPE_CHECKING:
@@ -192,10 +192,11 @@ class RecordBatch:
 
     def records(self) -> Iterator[Record]:
         """Iterate over the records."""
-        header = self.header
-        if header.record_count == 1 and len(self) == 1 and not header.flags & CODEC_MASK:
-            return self._only_record()
-        body = self.body
+        if self.header.record_count == 1 and len(self):
+            found, _ = read_ones(self._buffer, 0, len(self._buffer), self.next_offset)
+            if found:
+                return iter(found)
+        header, body = self.header, self.body
         offsets: Iterable[int]
         if body.offsets is None:
             offsets = range(header.base_offset + self._low, header.base_offset + self._high)
@@ -205,27 +206,6 @@ class RecordBatch:
         timestamps = repeat(header.base_timestamp) if constant_time else self.timestamps.tolist()
         headers = repeat(()) if body.headers is None else self.headers()
         return map(_new_record, zip(offsets, timestamps, self.keys(), self.values(), headers, strict=False))
-
-    def _only_record(self) -> Iterator[Record]:
-        """Read a batch of one record without numpy: what a log of single appends is made of."""
-        buffer, header = self._buffer, self.header
-        (_, _, _, offset_form, key_nulls, value_nulls, has_headers, key_size, value_size) = (
-            DESCRIPTOR.unpack_from(buffer, HEADER_BYTES)
-        )
-        if has_headers or offset_form or BITMAP in (key_nulls, value_nulls):
-            fields = (
-                int(self.offsets[0]),
-                header.base_timestamp,
-                self.keys()[0],
-                self.values()[0],
-                self.headers()[0],
-            )
-        else:
-            key_end = SMALLEST_BATCH_BYTES + key_size
-            key = None if key_nulls else bytes(buffer[SMALLEST_BATCH_BYTES:key_end])
-            value = None if value_nulls else bytes(buffer[key_end : key_end + value_size])
-            fields = (header.base_offset, header.base_timestamp, key, value, ())
-        return iter((_new_record(fields),))
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return the records as an Arrow batch whose keys and values are this batch's own bytes."""

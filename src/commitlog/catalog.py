@@ -126,7 +126,8 @@ class Catalog:
         path = self._path(_TOPICS, name + _JSON)
         try:
             stored = json.loads(_read(path))
-            return TopicEntry(name, stored["partitions"], stored["config"], stored.get("deleted", False))
+            count, config = int(stored["partitions"]), dict(stored["config"])
+            return TopicEntry(name, count, config, stored.get("deleted", False))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -192,8 +193,12 @@ class Catalog:
         return found
 
     def leave_clean_marker(self) -> None:
-        """Say that everything is durable and nobody writes."""
-        self._write(_CLEAN, b"")
+        """Say that everything is durable and nobody writes; nothing is left if that fails."""
+        try:
+            self._write(_CLEAN, b"")
+        except OSError:
+            files.remove(self._path(_CLEAN))
+            raise
 
     def _path(self, *names: str) -> str:
         return os.path.join(self._directory, *names)

@@ -37,10 +37,6 @@ DESCRIPTOR = Struct("<BBBBBBBxII")
 # With headers, this follows: forms of counts, name lengths, value lengths; nulls of values; their constants.
 HEADERS_DESCRIPTOR = Struct("<BBBBIII")
 COMPRESSED = Struct("<II")  # before a compressed body: its raw size, its stored size
-# The checked head of a batch of one record, its constant fields in two runs of bytes, so that a single
-# append packs once and packs little: magic, size, producer_id, base_timestamp, max_timestamp,
-# [base_sequence ... has headers], key length, value length.
-CHECKED_ONE = Struct("<4sI8sqq24sII")
 _PEEK = Struct("<q8xII32xI")  # base_offset, magic, size, last_offset_delta
 
 HEADER_BYTES = HEADER.size

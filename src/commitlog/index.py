@@ -188,6 +188,12 @@ class Index:
         cells[first] = relative << 32 | position
         self._count += 1
 
+    def clear(self) -> None:
+        """Remove everything, whatever it is."""
+        if self._map is not None:
+            self._map[:] = bytes(len(self._map))
+        self._count = 0
+
     def truncate(self, position: int) -> None:
         """Remove the entries at or after `position` in the log."""
         cells, words = self._cells, self.words

@@ -150,6 +150,7 @@ class CommitLog:
             # crash: empty partition directories without a topic -> create_topic() takes them over
             self._catalog.store(entry)
             self._topics[name] = self._open_topic(entry)
+            self._tasks[0].wake()  # it may ask for a sync sooner than the others
             return self._topics[name]
 
     def delete_topic(self, name: str) -> None:
@@ -179,6 +180,7 @@ class CommitLog:
             # crash: empty partition directories beyond the topic's count -> the next call takes them over
             self._catalog.store(entry)
             new = [self._open_partition(entry, number, topic.config) for number in range(count, partitions)]
+            self._tasks[0].wake()
             return [*topic.partitions, *new]
 
     def store_config(self, topic: Topic, config: TopicConfig) -> None:
@@ -187,6 +189,7 @@ class CommitLog:
         with self._mutex:
             self._check_current(topic)
             self._catalog.store(TopicEntry(topic.name, len(topic.partitions), config.overrides()))
+            self._tasks[0].wake()
 
     def _check_current(self, topic: Topic) -> None:
         if self._topics.get(topic.name) is not topic:  # deleted since
@@ -201,7 +204,7 @@ class CommitLog:
         name = f"{entry.name}-{number}"
         path = os.path.join(self.path, name)
         if self._lock is None:
-            return ReadOnlyPartition.open(path, name, self._cache, self._page_is_true)
+            return ReadOnlyPartition.open(path, name, config, self._cache, self._page_is_true)
         partition = Partition.open(path, name, config, self.config, self._cache, clean=self._clean)
         partition.wake_flusher_with(self._tasks[0].wake)
         return partition

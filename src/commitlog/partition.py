@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from commitlog import files, retention
 from commitlog.columns import Buffer
 from commitlog.config import LogConfig, TopicConfig
-from commitlog.encode import EncodedBatch, Rules, encode, encode_one
+from commitlog.encode import EncodedBatch, Rules, encode
 from commitlog.errors import (
     BatchTooLargeError,
     ClosedError,
@@ -22,6 +23,7 @@ from commitlog.errors import (
     OffsetOutOfRangeError,
     PartitionFailedError,
 )
+from commitlog.ones import encode_one
 from commitlog.reader import Layout, PartitionReader
 from commitlog.record import Headers
 from commitlog.recovery import Recovered, Recovery, RecoveryReport
@@ -183,7 +185,7 @@ class Partition(PartitionReader):
             times = None if timestamp is None else [timestamp]
             return self.append_many([value], keys=[key], headers=[headers], timestamps=times, sync=sync)[0]
         timestamp = time.time_ns() // 1_000_000
-        crc, body = encode_one(value, key, timestamp, rules)  # type: ignore[arg-type]
+        crc, body = encode_one(value, key, timestamp, rules.flags, rules.max_message_bytes)  # type: ignore[arg-type]
         self._acquire()  # measured: 0.1 us less than `with`
         try:
             if self._refusal is not None:
@@ -316,30 +318,38 @@ class Partition(PartitionReader):
     def _sync_locked(self) -> None:
         self._sync_files(*self._take_unsynced())
 
-    def _take_unsynced(self) -> tuple[int, SegmentWriter, list[Segment], bool]:
-        """Return what a sync has to cover now, with `_lock` held."""
+    def _take_unsynced(self) -> tuple[int, int, list[Segment], bool]:
+        """Return what a sync has to cover now, with `_lock` held: end, descriptor, segments, names."""
+        active = self._writer.handle_for_sync()
         sealed, self._unsynced = self._unsynced, []
         names_changed, self._names_changed = self._names_changed, False
-        return self._next_offset, self._writer, sealed, names_changed
+        return self._next_offset, active, sealed, names_changed
 
-    def _sync_files(
-        self, end: int, writer: SegmentWriter, sealed: list[Segment], names_changed: bool
-    ) -> None:
-        try:
-            for segment in sealed:
-                sync_sealed(segment)
-            writer.sync()
-            if names_changed:
-                files.sync_directory(self.path)
-        except OSError as error:
-            self._fail(str(error))
-            raise PartitionFailedError(self.name, str(error)) from error
+    def _sync_files(self, end: int, active: int, sealed: list[Segment], names_changed: bool) -> None:
+        with self._ended_by_failure():
+            try:
+                for segment in sealed:
+                    sync_sealed(segment)
+                files.sync_data(active)
+                if names_changed:
+                    files.sync_directory(self.path)
+            finally:
+                os.close(active)
         self._durable_offset = end
         self._page.publish_durable(end)
 
     def _sync_page(self) -> None:
-        try:
+        with self._ended_by_failure():
             self._page.sync()
+
+    def _sync_names(self) -> None:
+        with self._ended_by_failure():
+            files.sync_directory(self.path)
+
+    @contextlib.contextmanager
+    def _ended_by_failure(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             self._fail(str(error))
             raise PartitionFailedError(self.name, str(error)) from error
@@ -395,6 +405,8 @@ class Partition(PartitionReader):
         self._sync_to(offset)  # start_offset <= durable_offset, or recovery would look for what is gone
         with self._sync_lock:
             self._check_writable()
+            if offset > self._durable_offset:  # truncated meanwhile
+                raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self.high_watermark)
             self._page.publish_start(max(offset, self._start_offset))
             self._sync_page()
             # crash: segments below start_offset are still there -> open() removes them
@@ -402,11 +414,14 @@ class Partition(PartitionReader):
                 self._start_offset = self._page.start_offset
                 if self._start_offset == self._next_offset and self._writer.segment.size_bytes:
                     self._roll_locked()
+                names_changed, self._names_changed = self._names_changed, False
                 layout = self._segments
                 keep = layout.find(self._start_offset)
                 if keep:
                     self._publish_layout(layout.segments[keep:])
                 self._unsynced = [one for one in self._unsynced if one.base_offset >= layout.bases[keep]]
+            if names_changed:  # the segment that stays must be there when the others are gone
+                self._sync_names()
             for segment in layout.segments[:keep]:
                 self._retire(segment)
 
@@ -504,8 +519,9 @@ class Partition(PartitionReader):
         self._closed = True
         try:
             if self._refusal is None:
-                self.sync()
-                self._writer.sync_indexes()
+                with self._sync_lock, self._lock:
+                    self._sync_locked()  # names too, which no record may be waiting for
+                self._writer.seal_indexes()
                 self._page.sync()
         finally:
             with self._lock:

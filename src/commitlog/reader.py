@@ -8,7 +8,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeVar
 
 from commitlog.batch import RecordBatch
 from commitlog.config import TopicConfig
@@ -22,13 +22,19 @@ from commitlog.errors import (
 from commitlog.record import Record
 from commitlog.recovery import Recovery, list_segments
 from commitlog.repair import VerifyReport, verify_segments
-from commitlog.segment import HandleCache, Segment
+from commitlog.segment import HandleCache, Segment, segment_path
 from commitlog.state import StatePage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _CHANGE_SECONDS = 5.0  # how long a reader waits for a writer in the middle of changing segments
+
+
+Piece = TypeVar("Piece")
+ReadSegment = Callable[
+    [Segment, int, int], Iterator[tuple[Piece, int]]
+]  # pieces of [start, end), and their ends
 
 
 class Layout(NamedTuple):
@@ -110,14 +116,16 @@ class PartitionReader:
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
         """Iterate over the records with offsets in [start, end)."""
-        return chain.from_iterable(map(RecordBatch.records, self.batches(start, end)))
+        low, high = self._range(start, end)
+        return chain.from_iterable(self._pieces(low, high, Segment.record_runs))
 
     def batches(
         self, start: int | None = None, end: int | None = None, max_bytes: int | None = None
     ) -> Iterator[RecordBatch]:
         """Iterate over batches cut to [start, end); stop after max_bytes, but not before the first."""
         low, high = self._range(start, end)
-        return self._batches(low, high, max_bytes)
+        found = self._pieces(low, high, _batches_in)
+        return found if max_bytes is None else _up_to(found, max_bytes)
 
     def to_arrow(
         self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
@@ -172,21 +180,18 @@ class PartitionReader:
         mark = self.high_watermark
         return start, mark if end is None else min(end, mark)
 
-    def _batches(self, start: int, end: int, max_bytes: int | None) -> Iterator[RecordBatch]:
-        taken = 0
+    def _pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
+        """Read [start, end) segment by segment, going on where segments were replaced meanwhile."""
         deadline: float | None = None
         while start < end:
             layout = self._layout()
+            if start < self.start_offset:  # trimmed away under the reader's feet
+                raise OffsetOutOfRangeError(self.name, start, self.start_offset, self.next_offset)
             number = layout.find(start)
             try:
-                for batch in layout.segments[number].batches(start, end):
-                    part = batch.slice(start, end)
-                    start = batch.next_offset
-                    if len(part):
-                        yield part
-                        taken += part.size_bytes
-                        if max_bytes is not None and taken >= max_bytes:
-                            return
+                for piece, after in read(layout.segments[number], start, end):
+                    start = after
+                    yield piece
             except (FileNotFoundError, CorruptionError) as problem:
                 if start < self.start_offset:
                     raise OffsetOutOfRangeError(
@@ -214,6 +219,22 @@ class PartitionReader:
         raise problem
 
 
+def _batches_in(segment: Segment, start: int, end: int) -> Iterator[tuple[RecordBatch, int]]:
+    for batch in segment.batches(start, end):
+        part = batch.slice(start, end)
+        if len(part):
+            yield part, batch.next_offset
+
+
+def _up_to(batches: Iterator[RecordBatch], max_bytes: int) -> Iterator[RecordBatch]:
+    taken = 0
+    for batch in batches:
+        yield batch
+        taken += batch.size_bytes
+        if taken >= max_bytes:
+            return
+
+
 class ReadOnlyPartition(PartitionReader):
     """A partition seen from outside its writer's process; it never writes.
 
@@ -221,9 +242,12 @@ class ReadOnlyPartition(PartitionReader):
     shutdown) the files are checked here, in memory, as the next writer will check them.
     """
 
-    def __init__(self, path: str, name: str, cache: HandleCache, trusted: Callable[[], bool]) -> None:
+    def __init__(
+        self, path: str, name: str, config: TopicConfig, cache: HandleCache, trusted: Callable[[], bool]
+    ) -> None:
         self.path = path
         self.name = name
+        self.config = config
         self._cache = cache
         self._trusted = trusted
         self._lock = threading.RLock()
@@ -234,9 +258,11 @@ class ReadOnlyPartition(PartitionReader):
         )
 
     @classmethod
-    def open(cls, path: str, name: str, cache: HandleCache, trusted: Callable[[], bool]) -> Self:
+    def open(
+        cls, path: str, name: str, config: TopicConfig, cache: HandleCache, trusted: Callable[[], bool]
+    ) -> Self:
         """Open; `trusted` says whether the state page can be believed now."""
-        partition = cls(path, name, cache, trusted)
+        partition = cls(path, name, config, cache, trusted)
         partition._layout()
         return partition
 
@@ -258,7 +284,7 @@ class ReadOnlyPartition(PartitionReader):
             return page if self._settled is None else None
 
     def _settle(self, page: StatePage | None) -> None:
-        recovery = Recovery(self.path, self.name, page, TopicConfig(), self._cache)
+        recovery = Recovery(self.path, self.name, page, self.config, self._cache)
         found = recovery.run(clean=False, mode="cut", read_only=True)
         self._known = Layout.of(found.segments, 0 if page is None else page.generation)
         self._settled = (found.start_offset, found.next_offset, found.durable_offset)
@@ -289,9 +315,11 @@ class ReadOnlyPartition(PartitionReader):
             if settled or time.monotonic() > deadline:
                 break
             time.sleep(0.0005)
-        if segments and page.base_offset == segments[-1].base_offset:
+        if not segments:  # a power cut took an empty one
+            segments = [Segment(segment_path(self.path, page.base_offset), page.base_offset, 0, self._cache)]
+        segments[-1].active = True
+        if page.base_offset == segments[-1].base_offset:
             segments[-1].size_bytes = page.end_position
-            segments[-1].active = True
         return Layout.of(segments, generation)
 
     @property

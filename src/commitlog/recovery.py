@@ -149,7 +149,10 @@ class Recovery:
             self._check_nothing_lost(mode)
             base = self._page.next_offset if self._page else 0
             segments = [Segment(segment_path(self._directory, base), base, 0, self._cache)]
-        page, last = self._page, segments[-1]
+        page = self._page
+        start = page.start_offset if page else 0
+        segments = self._without_trimmed(segments, start, read_only)
+        last = segments[-1]
         trusted = (
             clean and page is not None and page.base_offset == last.base_offset
             and page.end_position <= last.size_bytes
@@ -160,11 +163,9 @@ class Recovery:
             durable = page.durable_offset if page else last.base_offset
             segments, next_offset = self._check_from(segments, durable, mode, read_only)
             durable = min(durable, next_offset)
-        start = min(page.start_offset if page else 0, next_offset)
-        segments = self._without_trimmed(segments, start, read_only)
         if not read_only:
             self._complete_indexes(segments[:-1], durable, trusted)
-        start = max(start, segments[0].base_offset)
+        start = max(min(start, next_offset), segments[0].base_offset)
         segments[-1].active = True
         return Recovered(
             segments,
@@ -206,9 +207,16 @@ class Recovery:
     ) -> tuple[list[Segment], int]:
         """Check every batch from `durable` on; returns the segments that stay and the next_offset."""
         first = max((number for number, one in enumerate(segments) if one.base_offset < durable), default=0)
+        if self._page is None:  # what was synced is not known: nothing but the last segment may be torn
+            first, durable = 0, segments[-1].base_offset
         expected = segments[first].base_offset
         for number in range(first, len(segments)):
             segment = segments[number]
+            if self._page is None and segment.base_offset != expected and mode != "salvage":
+                reason = (
+                    f"offsets [{expected}, {segment.base_offset}) are missing before it, and the state page"
+                )
+                raise CorruptionError(segment.path, 0, reason)
             if segment.base_offset != expected and segment.base_offset > durable:
                 # crash: the end of an unsynced segment was lost, its successor was not
                 self._reach_durable(segments[:number], expected, durable, "cut")
@@ -235,7 +243,7 @@ class Recovery:
         self._checked += 1
         expected = segment.base_offset
         try:
-            position, expected = _recovery_point(segment, durable)
+            position, expected = _recovery_point(segment, durable if self._page else 0)
             self._checked_bytes += segment.size_bytes - position
             for place, header in checked_headers(segment.path, position, segment.size_bytes):
                 if header.base_offset < expected:

@@ -7,15 +7,17 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
 from commitlog import files
 from commitlog.batch import RecordBatch
 from commitlog.columns import Buffer
 from commitlog.errors import CorruptionError
-from commitlog.format import HEADER_BYTES, BatchHeader, batches_start_at, header_at, peek
+from commitlog.format import HEADER_BYTES, BatchHeader, batches_start_at, check, header_at, peek
 from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex, base_offset_of
+from commitlog.ones import read_ones
+from commitlog.record import Record
 
 LOG_SUFFIX = ".log"
 DELETED_SUFFIX = ".deleted"  # removed, waiting for file_delete_delay_ms
@@ -164,9 +166,13 @@ class Segment:
         offset_path, time_path = companions(self.path)
         indexes = _Indexes(OffsetIndex.in_memory(offset_path), TimeIndex.in_memory(time_path))
         builder = IndexBuilder(*indexes, _DEFAULT_INTERVAL_BYTES)
+        expected = self.base_offset
         with contextlib.suppress(CorruptionError):  # whoever reads that far meets it
             for position, header in self.headers():
+                if not expected <= header.base_offset < self.base_offset + (1 << 32):
+                    break
                 builder.add(header.base_offset, position, header.max_timestamp)
+                expected = header.next_offset
         builder.finish(self.size_bytes)
         return indexes
 
@@ -178,14 +184,18 @@ class Segment:
         `end` is an offset below which every batch is known to be complete.
         """
         position = self.start_for(offset)
-        window = self._window(position)
-        buffer, shift, limit = window
+        buffer, shift, limit = self._window(position)
+        before = None
         while position < limit:
-            _, next_offset, size = peek(buffer, position - shift, self.path, shift)
+            base_offset, next_offset, size = peek(buffer, position - shift, self.path, shift)
             if next_offset > offset:
+                if base_offset > offset and before is not None:
+                    # a gap, or a header that rotted so that its batch was stepped over
+                    check(buffer, before - shift, limit - shift, self.path, shift)
                 return position
             if next_offset >= end:
                 break
+            before = position
             position += size
         return limit
 
@@ -264,6 +274,8 @@ class Segment:
             header = header_at(buffer, position - shift) if limit - position >= HEADER_BYTES else None
             if header is None:
                 raise CorruptionError(self.path, position, "no batch starts here")
+            if header.size > limit - position:
+                raise CorruptionError(self.path, position, f"a batch of {header.size} bytes cut off")
             yield position, header
             position += header.size
 
@@ -287,6 +299,30 @@ class Segment:
             if batch.next_offset >= end:
                 return
             position += batch.header.size
+            if position - kept > _RESIDENT_BYTES:
+                kept = _let_go(buffer, kept, position)
+
+    def record_runs(self, start: int, end: int) -> Iterator[tuple[Iterable[Record], int]]:
+        """Iterate over the records with offsets in [start, end), in runs, each with the offset after it."""
+        if start >= end or self.size_bytes == 0:
+            return
+        position = self.position_of(start, end)
+        if position >= self.size_bytes:
+            return
+        buffer, shift, limit = self._window(position)
+        kept = position
+        while position < limit and start < end:
+            records, after = read_ones(buffer, position - shift, limit - shift, end)
+            position = after + shift
+            if records:
+                start = records[-1].offset + 1
+                yield records, start
+            else:
+                batch = RecordBatch.decode(buffer, position - shift, limit - shift, self.path, shift)
+                position += batch.size_bytes
+                part = batch.slice(start, end)
+                start = batch.next_offset
+                yield part.records(), start
             if position - kept > _RESIDENT_BYTES:
                 kept = _let_go(buffer, kept, position)
 
@@ -329,7 +365,7 @@ class IndexBuilder:
         self._offsets.make_room(batches)
         self._times.make_room(batches)
 
-    def resume(self, segment: Segment, *, trust_indexes: bool) -> int:
+    def resume(self, segment: Segment, *, complete: bool) -> int:
         """Take up what the indexes hold; returns the position from which batches must be added.
 
         Indexes that are true but perhaps not complete (after a crash) are gone over from the time index's
@@ -341,9 +377,9 @@ class IndexBuilder:
             self.max_timestamp = latest.timestamp
             self._latest_offset, self._latest_position = latest.offset, latest.position
             self._timed_position = latest.position
-        elif start and trust_indexes:
+        elif segment.size_bytes and complete:
             self.max_timestamp = next(segment.headers())[1].max_timestamp
-        if trust_indexes:
+        if complete:
             return start
         return 0 if latest is None else min(start, latest.position)
 

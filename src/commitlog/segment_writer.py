@@ -133,9 +133,9 @@ class SegmentWriter:
         """Cut off what a failed append left in the file; no reader was told about it."""
         files.cut(self._fd, self.segment.size_bytes)
 
-    def sync(self) -> None:
-        """Make what was appended durable."""
-        files.sync_data(self._fd)
+    def handle_for_sync(self) -> int:
+        """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours."""
+        return os.dup(self._fd)
 
     def prepare_to_seal(self) -> None:
         """Do what can fail of sealing: after this, seal() has all the room it needs."""
@@ -150,8 +150,13 @@ class SegmentWriter:
             files.cut(self._fd, self.segment.size_bytes)
         self.close()
 
-    def sync_indexes(self) -> None:
-        """Make the indexes durable: a clean open believes them."""
+    def seal_indexes(self) -> None:
+        """Seal the indexes and make them durable, for a clean open to believe; without room it will not."""
+        try:
+            self._builder.finish(self.segment.size_bytes)
+        except OSError as error:
+            if not files.is_full(error):
+                raise
         self._builder.sync()
 
     def close(self) -> None:
@@ -172,18 +177,23 @@ def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) 
 
 
 def open_builder(segment: Segment, config: TopicConfig, *, trust_indexes: bool) -> IndexBuilder:
-    """Open a segment's indexes for writing and index what they lack, all of it if they are not true."""
+    """Open a segment's indexes for writing and index what they lack, all of it if they are not true.
+
+    They are `trust_indexes` after a clean shutdown, which sealed them.
+    """
     offset_path, time_path = companions(segment.path)
     limit = config.segment_index_bytes
     offsets, times = OffsetIndex.open_writable(offset_path, limit), TimeIndex.open_writable(time_path, limit)
+    complete = (
+        trust_indexes and offsets.seal_holds(segment.size_bytes) and times.seal_holds(segment.size_bytes)
+    )
+    true = complete or (segment.confirms_all(offsets) and segment.confirms_all(times))
     for index in (offsets, times):
         index.unseal()
-        index.truncate(segment.size_bytes)
-    if not (trust_indexes or (segment.confirms_all(offsets) and segment.confirms_all(times))):
-        offsets.truncate(0)
-        times.truncate(0)
+        if not true:
+            index.clear()
     builder = IndexBuilder(offsets, times, config.index_interval_bytes)
-    start = builder.resume(segment, trust_indexes=trust_indexes)
+    start = builder.resume(segment, complete=complete)
     for position, header in segment.headers(start):
         builder.add(header.base_offset, position, header.max_timestamp)
     return builder

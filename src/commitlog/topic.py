@@ -106,11 +106,12 @@ class Topic:
         self, columns: list[list[Any] | None], partition: int | None
     ) -> list[tuple[int, list[int] | None]]:
         """Divide a batch by partition: which rows (None for all of them) go where."""
-        values, keys = columns[0] or [], columns[1]
+        keys, count = columns[1], len(columns[0] or [])
         chooser = self._chooser()
         if partition is not None:
             return [(partition, None)]
-        if keys is None or len(keys) != len(values):  # a wrong count is the encoder's to refuse
+        same = all(column is None or len(column) == count for column in columns)
+        if keys is None or count == 0 or not same:  # a wrong count is the encoder's to refuse
             return [(chooser.one(None, len(self._partitions)), None)]
         for index, key in enumerate(keys):
             _check_key(index, key)

@@ -63,7 +63,8 @@ def test_integers_are_stored_at_their_narrowest_width(values: list[int], form: i
 
 
 @pytest.mark.parametrize(
-    ("lengths", "form"), [([3, 3], CONSTANT), ([0, 255], U8), ([0, 256], U16), ([70_000, 1], U32), ([], CONSTANT)]
+    ("lengths", "form"),
+    [([3, 3], CONSTANT), ([0, 255], U8), ([0, 256], U16), ([70_000, 1], U32), ([], CONSTANT)],
 )
 def test_lengths_are_stored_at_their_narrowest_width(lengths: list[int], form: int) -> None:
     column = narrow_lengths([bytes(length) for length in lengths])
@@ -127,7 +128,15 @@ def test_what_is_not_bytes_like_is_refused_by_row_and_field(wrong: Any, nulls: b
 
 @pytest.mark.parametrize(
     "given",
-    [[1, 2], (1, 2), iter([1, 2]), np.array([1, 2]), np.array([1, 2], np.uint8), range(1, 3), [1, np.int32(2)]],
+    [
+        [1, 2],
+        (1, 2),
+        iter([1, 2]),
+        np.array([1, 2]),
+        np.array([1, 2], np.uint8),
+        range(1, 3),
+        [1, np.int32(2)],
+    ],
     ids=lambda given: type(given).__name__,
 )
 def test_integers_are_taken_in_any_collection(given: Any) -> None:

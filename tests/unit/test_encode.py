@@ -82,7 +82,7 @@ def test_nothing_to_encode_gives_no_batch() -> None:
     ids=repr,
 )
 def test_columns_of_different_lengths_are_refused_and_both_lengths_named(columns: dict[str, Any]) -> None:
-    (name, column), = columns.items()
+    ((name, column),) = columns.items()
     with pytest.raises(InvalidRecordError, match=f"2 values, but {len(column)} {name}"):
         encoded([b"x", b"y"], **columns)
 
@@ -157,7 +157,12 @@ def test_a_timestamp_that_is_no_time_is_refused(wrong: Any) -> None:
 def test_a_record_counts_with_key_value_and_headers_against_max_message_bytes() -> None:
     config = TopicConfig(max_message_bytes=10)
     fits = {"key": b"123", "value": b"1234", "headers": [("ab", b"c")]}
-    for wider in ({"key": b"1234"}, {"value": b"12345"}, {"headers": [("abc", b"c")]}, {"headers": [("ab", b"cd")]}):
+    for wider in (
+        {"key": b"1234"},
+        {"value": b"12345"},
+        {"headers": [("abc", b"c")]},
+        {"headers": [("ab", b"cd")]},
+    ):
         record: dict[str, Any] = {**fits, **wider}
         with pytest.raises(RecordTooLargeError) as caught:
             encoded(

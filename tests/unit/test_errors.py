@@ -38,7 +38,9 @@ def named(error: Exception) -> str:
 
 def test_the_examples_cover_every_error_class() -> None:
     defined = {
-        one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.CommitLogError)
+        one
+        for one in vars(errors).values()
+        if isinstance(one, type) and issubclass(one, errors.CommitLogError)
     }
     assert {type(one) for one in EXAMPLES} == defined
 

@@ -68,7 +68,9 @@ def test_looking_up_a_time_gives_the_greatest_entry_at_or_below_it(times: TimeIn
         assert times.lookup(wanted) == IndexEntry(*entry)
 
 
-@pytest.mark.parametrize(("offset", "position"), [(110, 1_600), (109, 1_600), (111, 800), (111, 792), (50, 1_600)])
+@pytest.mark.parametrize(
+    ("offset", "position"), [(110, 1_600), (109, 1_600), (111, 800), (111, 792), (50, 1_600)]
+)
 def test_an_entry_that_is_not_after_the_last_one_is_refused(
     offsets: OffsetIndex, offset: int, position: int
 ) -> None:
@@ -79,7 +81,9 @@ def test_an_entry_that_is_not_after_the_last_one_is_refused(
     assert offsets.last() == IndexEntry(110, 800)
 
 
-@pytest.mark.parametrize("entry", [(1_000, 111, 1_600), (999, 111, 1_600), (1_001, 110, 1_600), (1_001, 111, 800)])
+@pytest.mark.parametrize(
+    "entry", [(1_000, 111, 1_600), (999, 111, 1_600), (1_001, 110, 1_600), (1_001, 111, 800)]
+)
 def test_neither_timestamps_nor_offsets_of_a_time_index_go_down(
     times: TimeIndex, entry: tuple[int, int, int]
 ) -> None:
@@ -140,7 +144,9 @@ def test_a_reader_sees_entries_that_are_appended_after_it_opened(tmp_path: Path,
     assert len(reader) == 1_499
 
 
-def test_an_index_is_longer_than_its_entries_but_the_padding_does_not_count(tmp_path: Path, kind: Any) -> None:
+def test_an_index_is_longer_than_its_entries_but_the_padding_does_not_count(
+    tmp_path: Path, kind: Any
+) -> None:
     path = path_of(kind, tmp_path)
     put(kind.open_writable(path, LIMIT), 1)
     assert Path(path).stat().st_size >= 4_096

@@ -56,7 +56,9 @@ def test_a_change_that_a_crash_interrupted_is_ended_by_the_next_one(page: StateP
     assert page.generation % 2 == 0
 
 
-def test_a_page_keeps_its_contents_when_it_is_opened_for_writing_again(page: StatePage, tmp_path: Path) -> None:
+def test_a_page_keeps_its_contents_when_it_is_opened_for_writing_again(
+    page: StatePage, tmp_path: Path
+) -> None:
     page.publish_durable(45)
     again = StatePage.create(str(tmp_path))
     assert again.valid

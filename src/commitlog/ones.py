@@ -1,0 +1,95 @@
+"""Batches of one record, uncompressed and without headers: what a log of single appends is made of.
+
+Every column of such a batch is a constant, so there is nothing for numpy to do. The bytes are those that
+encode.py and batch.py write and read; this is the same road paved for one record: written in 0.5 us instead
+of 15, read in 0.9 us instead of 4.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from struct import Struct
+
+from crc32c import crc32c
+
+from commitlog.columns import ALL_NULL, NO_NULLS, Buffer
+from commitlog.errors import RecordTooLargeError
+from commitlog.format import CHECKED, DESCRIPTOR, LOG_APPEND_TIME, MAGIC_BYTES, SMALLEST_BATCH_BYTES, STAMP
+from commitlog.record import Record
+
+# The checked part of header and descriptor, its constant fields in two runs of bytes: magic, size,
+# producer_id, base_timestamp, max_timestamp, [base_sequence ... has headers], key length, value length.
+_CHECKED_ONE = Struct("<4sI8sqq24sII")
+_ONE = Struct(STAMP.format + _CHECKED_ONE.format[1:])
+_NO_PRODUCER_ID = b"\xff" * 8
+_PADDING = [bytes(size) for size in range(8)]
+_RUN_BYTES = 64 * 1024
+_new_record = partial(tuple.__new__, Record)
+
+
+def _constants(flags: int, *, key_is_null: bool, value_is_null: bool) -> bytes:
+    """Return the fields from base_sequence to has-headers, which are the same for all such batches."""
+    head = CHECKED.pack(0, 0, -1, 0, 0, -1, 1, 0, -1, flags)
+    nulls = [ALL_NULL if null else NO_NULLS for null in (key_is_null, value_is_null)]
+    return (head + DESCRIPTOR.pack(0, 0, 0, 0, *nulls, 0, 0, 0))[32:56]
+
+
+_CONSTANTS = {
+    (flags, key_is_null, value_is_null): _constants(
+        flags, key_is_null=key_is_null, value_is_null=value_is_null
+    )
+    for flags in (0, LOG_APPEND_TIME)
+    for key_is_null in (False, True)
+    for value_is_null in (False, True)
+}
+_NULLS = {
+    fixed: (key_is_null, value_is_null) for (_, key_is_null, value_is_null), fixed in _CONSTANTS.items()
+}
+
+
+def encode_one(
+    value: bytes | None, key: bytes | None, timestamp: int, flags: int, max_message_bytes: int
+) -> tuple[int, bytes]:
+    """Return crc32c and bytes, from the checked part on, of a batch of one record."""
+    key_size = len(key) if key is not None else 0
+    value_size = len(value) if value is not None else 0
+    if key_size + value_size > max_message_bytes:
+        raise RecordTooLargeError(0, key_size + value_size, max_message_bytes)
+    used = SMALLEST_BATCH_BYTES + key_size + value_size
+    size = (used + 7) & ~7
+    fixed = _CONSTANTS[flags, key is None, value is None]
+    head = _CHECKED_ONE.pack(
+        MAGIC_BYTES, size, _NO_PRODUCER_ID, timestamp, timestamp, fixed, key_size, value_size
+    )
+    body = b"".join((head, key or b"", value or b"", _PADDING[size - used]))
+    return crc32c(body), body
+
+
+def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple[list[Record], int]:
+    """Return the records of a run of such batches from `position`, and the position after them.
+
+    Stops at anything else, damage included: what that is, whoever reads on there finds out.
+    """
+    records: list[Record] = []
+    chunk = bytes(memoryview(view)[position : min(position + _RUN_BYTES, limit)])
+    place = 0
+    last = len(chunk) - _ONE.size
+    while place <= last:
+        (offset, epoch, checksum, magic, size, producer, timestamp, _, fixed, key_size, value_size) = (
+            _ONE.unpack_from(chunk, place)
+        )
+        nulls = _NULLS.get(fixed)
+        end = place + size
+        key_start = place + SMALLEST_BATCH_BYTES
+        value_start = key_start + key_size
+        if nulls is None or magic != MAGIC_BYTES or offset >= end_offset or producer != _NO_PRODUCER_ID:
+            break
+        if end > len(chunk) or size & 7 or value_start + value_size > end:
+            break
+        if crc32c(chunk[place + 16 : end]) ^ (offset ^ offset >> 32 ^ epoch) & 0xFFFF_FFFF != checksum:
+            break
+        key = None if nulls[0] else chunk[key_start:value_start]
+        value = None if nulls[1] else chunk[value_start : value_start + value_size]
+        records.append(_new_record((offset, timestamp, key, value, ())))
+        place = end
+    return records, position + place

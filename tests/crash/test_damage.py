@@ -1,0 +1,373 @@
+"""Damage that a crash cannot explain is an error that names file and byte; nothing sound is lost to it."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commitlog
+from commitlog import CorruptionError, Partition
+
+from .logs import (
+    MARKER,
+    QUIET,
+    SOAK,
+    Damage,
+    append_to,
+    check_records,
+    cut,
+    flipped,
+    garbage_from,
+    mode,
+    open_partition,
+    overwrite,
+    segment_files,
+    value_of,
+    values,
+    zeros_from,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+KINDS = [cut, zeros_from, garbage_from]
+END = 32
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    """A log of several segments, all of it synced."""
+    path = tmp_path / "log"
+    with commitlog.open(path) as log:
+        partition = log.create_topic("t", config={**QUIET, "segment_bytes": 700}).partition(0)
+        append_to(partition, 6)
+        partition.append_many(values(6, 9))
+        append_to(partition, 14)
+        partition.append_many(values(14, 17))
+        append_to(partition, END)
+        assert len(partition.segments) > 3
+    return path
+
+
+def hurt(path: Path, number: int, damage: Damage) -> Path:
+    """Damage a segment of a copy of the log, and take the copy's clean marker away."""
+    copy = path.with_name("hurt")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(path, copy)
+    (copy / MARKER).unlink(missing_ok=True)
+    damage(segment_files(copy)[number])
+    return copy
+
+
+def batches(segment: Path) -> list[commitlog.RecordBatch]:
+    return list(commitlog.Segment.open(segment).batches())
+
+
+def read_until_damage(partition: Any) -> tuple[list[int], CorruptionError | None]:
+    """Return the offsets that can be read from the start on, each one checked, and what stopped it."""
+    found = []
+    try:
+        for record in partition.records():
+            assert record.value == value_of(record.offset)
+            found.append(record.offset)
+    except CorruptionError as problem:
+        return found, problem
+    return found, None
+
+
+# --- at the end of the log, below durable_offset
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_synced_batch_that_is_gone_is_noticed_at_open(closed: Path, kind: Callable[[int], Damage]) -> None:
+    for batch in batches(segment_files(closed)[-1]):
+        # a file may be cut anywhere; of a batch that is overwritten recovery only looks at the header
+        for place in [0, 8, 16, batch.size_bytes - 1] if kind is cut else [0, 8, 16]:
+            path = hurt(closed, -1, kind(batch.position + place))
+            for reading in ("r", "w"):
+                with pytest.raises(CorruptionError), commitlog.open(path, mode=reading) as log:
+                    open_partition(log)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reading", ["r", "w"])
+def test_a_synced_tail_that_is_damaged_is_refused_and_never_cut(
+    closed: Path, kind: Callable[[int], Damage], reading: Any
+) -> None:
+    last = segment_files(closed)[-1]
+    before = last.read_bytes()
+    starts = [batch.position for batch in batches(last)]
+    for position in range(0, len(before), 1 if SOAK else 11):
+        path = hurt(closed, -1, kind(position))
+        segment = segment_files(path)[-1]
+        after = segment.read_bytes()
+        if after == before:  # zeros over padding
+            continue
+        with pytest.raises(CorruptionError) as caught, commitlog.open(path, mode=reading) as log:
+            # damage inside a synced batch shows when it is read: recovery starts at the recovery point
+            assert open_partition(log).next_offset == END
+            list(open_partition(log).records())
+        assert caught.value.path == str(segment)
+        assert caught.value.position in (*starts, len(after))
+        assert segment.read_bytes() == after, "it is as it was found"
+
+
+def test_a_synced_log_without_its_last_segment_is_refused(closed: Path) -> None:
+    path = hurt(closed, -1, Path.unlink)
+    with pytest.raises(CorruptionError):
+        commitlog.open(path)
+
+
+def test_a_synced_log_without_any_segment_is_refused(closed: Path) -> None:
+    path = hurt(closed, -1, Path.unlink)
+    for segment in segment_files(path):
+        segment.unlink()
+    with pytest.raises(CorruptionError):
+        commitlog.open(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_below_the_recovery_point_of_a_sealed_segment_does_not_drop_what_follows(
+    tmp_path: Path, kind: Callable[[int], Damage]
+) -> None:
+    log = commitlog.open(tmp_path / "live")
+    partition = log.create_topic("t", config=QUIET).partition(0)
+    append_to(partition, 5)
+    partition.sync()
+    append_to(partition, 10)
+    partition.roll()
+    append_to(partition, 12)
+    shutil.copytree(tmp_path / "live", tmp_path / "log")
+    log.close()
+    first = segment_files(tmp_path / "log")[0]
+    starts = [batch.position for batch in batches(first)]
+    for number in range(5):
+        path = hurt(tmp_path / "log", 0, kind(starts[number] + 4 * (number % 2)))
+        sizes = [one.stat().st_size for one in segment_files(path)]
+        with pytest.raises(CorruptionError):
+            commitlog.open(path)
+        assert [one.stat().st_size for one in segment_files(path)] == sizes
+
+
+# --- in the middle of sealed segments
+
+
+def rotten_places(segment: Path) -> list[tuple[int, int]]:
+    """Bytes of a segment's second batch, and a bit to flip in each."""
+    first, second, third = (batch.position for batch in batches(segment)[:3])
+    assert first == 0
+    return [(place, place % 8) for place in range(second, third)]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_flipped_bit_is_never_served_and_loses_only_its_batch(closed: Path, clean: bool) -> None:
+    segment = segment_files(closed)[1]
+    inside = batches(segment)
+    bad = inside[1]
+    for place, bit in rotten_places(segment):
+        path = hurt(closed, 1, flipped(place, bit))
+        if clean:
+            (path / MARKER).touch()
+        with commitlog.open(path) as log:
+            partition = open_partition(log)
+            assert (partition.start_offset, partition.next_offset) == (0, END)
+            found, problem = read_until_damage(partition)
+            assert problem is not None, f"bit {bit} of byte {place} went unnoticed"
+            assert found == list(range(bad.base_offset))
+            assert (problem.path, problem.position) == (str(segment_files(path)[1]), bad.position)
+            check_others(partition, after=inside[-1].next_offset)
+
+
+def check_others(partition: Partition, after: int) -> None:
+    """What is not damaged can be read: always in other segments; in the damaged one it may take a repair."""
+    assert [one.offset for one in partition.records(after)] == list(range(after, END))
+    for offset in range(END):
+        try:
+            record = partition.get(offset)
+        except CorruptionError:
+            assert offset < after
+        else:
+            assert record is not None
+            assert record.value == value_of(offset)
+
+
+def test_verify_lists_a_flipped_bit_and_repair_keeps_everything_else(closed: Path) -> None:
+    segment = segment_files(closed)[1]
+    bad = batches(segment)[1]
+    for place, bit in rotten_places(segment)[:: 1 if SOAK else 5]:
+        path = hurt(closed, 1, flipped(place, bit))
+        rotten = segment_files(path)[1]
+        before = rotten.read_bytes()
+        with commitlog.open(path, mode="r") as log:
+            damage = open_partition(log).verify().damage
+        with commitlog.open(path) as log:
+            partition = open_partition(log)
+            report = partition.verify()
+            assert not report.ok
+            assert report.damage == damage
+            logs = [one for one in damage if one.path.endswith(".log")]
+            assert [(one.path, one.position, one.end_position) for one in logs] == [
+                (str(rotten), bad.position, bad.position + bad.size_bytes)
+            ]
+            (salvage,) = partition.repair().salvaged
+            assert Path(salvage.kept_as).read_bytes() == before
+            assert salvage.lost == ((bad.base_offset, bad.next_offset),)
+            assert salvage.bytes_lost == bad.size_bytes
+            check_repaired(partition, bad)
+        with commitlog.open(path) as log:
+            check_repaired(open_partition(log), bad)
+
+
+def check_repaired(partition: Partition, bad: commitlog.RecordBatch) -> None:
+    assert partition.verify().damage == ()
+    assert (partition.start_offset, partition.next_offset) == (0, END)
+    found, problem = read_until_damage(partition)
+    assert problem is None
+    assert found == [offset for offset in range(END) if offset not in bad.offsets.tolist()]
+
+
+def test_a_large_hole_is_repaired_and_no_offset_is_given_twice(closed: Path) -> None:
+    """Everything in a segment but its first and last batch is lost."""
+    inside = batches(segment_files(closed)[1])
+    size = inside[-1].position - inside[1].position
+    path = hurt(closed, 1, lambda one: overwrite(one, inside[1].position, b"\x5a" * size))
+    with commitlog.open(path) as log:
+        partition = open_partition(log)
+        partition.repair()
+        lost = range(inside[1].base_offset, inside[-1].base_offset)
+        found, problem = read_until_damage(partition)
+        assert problem is None
+        assert found == [offset for offset in range(END) if offset not in lost]
+        assert partition.append(value_of(END)) == END
+
+
+def test_repair_of_the_active_segment_keeps_next_offset(closed: Path) -> None:
+    last = batches(segment_files(closed)[-1])[-1]
+    path = hurt(closed, -1, flipped(last.position + 70, 0))
+    (path / MARKER).touch()
+    with commitlog.open(path) as log:
+        partition = open_partition(log)
+        partition.repair()
+        assert partition.next_offset == END
+        assert partition.append(value_of(END), sync=True) == END
+    (path / MARKER).unlink()
+    with commitlog.open(path) as log:
+        found, problem = read_until_damage(open_partition(log))
+        assert problem is None
+        assert found == [*range(last.base_offset), END]
+
+
+def test_repair_of_a_sound_partition_changes_no_record(closed: Path) -> None:
+    with commitlog.open(closed) as log:
+        partition = open_partition(log)
+        report = partition.repair()
+        assert report.salvaged == ()
+        check_records(partition, 0, END)
+    assert not list((closed / "t-0").glob("*.damaged"))
+
+
+def test_repairing_twice_keeps_both_damaged_files(closed: Path) -> None:
+    path = hurt(closed, 1, lambda one: None)
+    kept = []
+    for _ in range(2):
+        first = batches(segment_files(path)[1])[0]
+        flipped(first.position + 70, 1)(segment_files(path)[1])
+        rotten = segment_files(path)[1].read_bytes()
+        with commitlog.open(path) as log:
+            (salvage,) = open_partition(log).repair().salvaged
+        kept.append((Path(salvage.kept_as), rotten))
+    for file, contents in kept:
+        assert file.read_bytes() == contents
+
+
+def test_repair_rebuilds_indexes_that_are_not_true(closed: Path) -> None:
+    index = segment_files(closed)[1].with_suffix(".index")
+    index.write_bytes(b"nonsense" * 512)
+    with commitlog.open(closed) as log:
+        partition = open_partition(log)
+        assert [one.path for one in partition.verify().damage] == [str(index)]
+        assert [partition.get(offset).value for offset in range(END)] == values(0, END), "read around it"
+        assert partition.repair().indexes_rebuilt == 1
+        assert partition.verify().damage == ()
+
+
+# --- recovery mode salvage
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_salvage_of_a_synced_tail_keeps_what_is_sound_and_gives_no_offset_twice(
+    closed: Path, kind: Callable[[int], Damage]
+) -> None:
+    last = segment_files(closed)[-1]
+    for batch in batches(last):
+        path = hurt(closed, -1, kind(batch.position + 8))
+        damaged = segment_files(path)[-1].read_bytes()
+        with commitlog.open(path, config=mode("salvage")) as log:
+            partition = open_partition(log)
+            (salvage,) = partition.recovery.salvaged
+            assert Path(salvage.kept_as).read_bytes() == damaged
+            found, problem = read_until_damage(partition)
+            assert problem is None
+            assert found == list(range(batch.base_offset))
+            assert partition.append(value_of(END)) == END
+        (path / MARKER).unlink()
+        with commitlog.open(path) as log:
+            found, problem = read_until_damage(open_partition(log))
+            assert problem is None
+            assert found == [*range(batch.base_offset), END]
+
+
+def test_salvage_before_anything_is_appended_is_good_for_every_later_open(closed: Path) -> None:
+    last = segment_files(closed)[-1]
+    bad = batches(last)[-2]
+    path = hurt(closed, -1, garbage_from(bad.position))
+    with commitlog.open(path, config=mode("salvage")) as log:
+        assert open_partition(log).next_offset == END
+    for marker in (True, False, False):
+        if not marker:
+            (path / MARKER).unlink()
+        with commitlog.open(path) as log:
+            partition = open_partition(log)
+            assert partition.next_offset == END
+            assert read_until_damage(partition) == (list(range(bad.base_offset)), None)
+
+
+def test_salvage_of_a_missing_last_segment_gives_no_offset_twice(closed: Path) -> None:
+    path = hurt(closed, -1, Path.unlink)
+    lost = int(segment_files(closed)[-1].stem)
+    with commitlog.open(path, config=mode("salvage")) as log:
+        partition = open_partition(log)
+        assert read_until_damage(partition) == (list(range(lost)), None)
+        assert partition.append(value_of(END)) == END
+
+
+# --- what opening a damaged log leaves behind
+
+
+def test_a_refused_open_lets_the_lock_and_all_handles_go(tmp_path: Path) -> None:
+    with commitlog.open(tmp_path / "log") as log:
+        topic = log.create_topic("t", partitions=3, config=QUIET)
+        for partition in topic.partitions:
+            append_to(partition, 5)
+    (tmp_path / "log" / MARKER).unlink()
+    garbage_from(10)(next((tmp_path / "log" / "t-2").glob("*.log")))
+    before = sorted(one.name for one in Path("/proc/self/fd").iterdir())
+    for _ in range(5):
+        with pytest.raises(CorruptionError) as caught:
+            commitlog.open(tmp_path / "log")
+        del caught
+    gc.collect()
+    after = sorted(one.name for one in Path("/proc/self/fd").iterdir())
+    assert len(after) <= len(before) + 1
+
+
+def test_one_damaged_partition_can_be_read_and_verified_without_writing(closed: Path) -> None:
+    path = hurt(closed, -1, garbage_from(0))
+    with pytest.raises(CorruptionError):
+        commitlog.open(path)
+    with commitlog.open(path, config=mode("salvage")) as log:
+        assert open_partition(log).next_offset == END

@@ -1,0 +1,177 @@
+"""What the style asks for and a program can check."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import commitlog
+
+SOURCE = Path(commitlog.__file__).parent
+TESTS = Path(__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+# Imports point down this list: a module may import only modules that stand before it.
+LAYERS = [
+    "errors", "record", "config", "codec", "columns", "files", "format", "ones", "encode", "batch", "arrow",
+    "index", "state", "segment", "segment_writer", "trash", "repair", "recovery", "rewrite", "retention",
+    "reader", "partition", "partitioner", "topic", "lock", "catalog", "background", "log", "__init__",
+]  # fmt: skip
+# pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
+IMPORTED_WHEN_ASKED = "arrow"
+EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam"]
+
+# What durability rests on is asked of the file system in files.py only, where tests put a disk that lies.
+ONLY_IN_FILES = {
+    "fsync", "fdatasync", "replace", "rename", "renames", "ftruncate", "truncate", "posix_fallocate", "link",
+    "unlink", "remove", "pwrite", "pwritev", "write", "writev", "sync",
+}  # fmt: skip
+
+MOST_LINES = 400
+
+
+def name_of(path: Path) -> str:
+    return path.stem
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def test_the_layers_name_every_module() -> None:
+    assert sorted(name_of(path) for path in MODULES) == sorted(LAYERS)
+
+
+def imports(tree: ast.AST, inside_function: bool = False) -> Iterator[tuple[str, bool, int]]:
+    """Every commitlog module that is imported: its name, whether within a function, and the line."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue  # never executed, so it cannot make a circle
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            if node.module == "commitlog":
+                yield from ((alias.name, inside_function, node.lineno) for alias in node.names)
+            elif node.module and node.module.startswith("commitlog."):
+                yield node.module.split(".")[1], inside_function, node.lineno
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("commitlog."):
+                    yield alias.name.split(".")[1], inside_function, node.lineno
+        else:
+            function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from imports(node, inside_function or function)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_down(path: Path) -> None:
+    below = LAYERS[: LAYERS.index(name_of(path))]
+    for imported, inside_function, line in imports(tree_of(path)):
+        if imported == IMPORTED_WHEN_ASKED and inside_function:
+            continue
+        assert imported in below, f"{path.name}:{line} imports {imported}, which is not below it"
+
+
+def test_the_check_of_imports_sees_what_it_should() -> None:
+    program = """
+from commitlog import files
+if TYPE_CHECKING:
+    from commitlog.log import CommitLog
+def f():
+    from commitlog import arrow
+    import commitlog.index
+class C:
+    def g(self):
+        from commitlog.topic import Topic
+"""
+    found = [(name, inside) for name, inside, _ in imports(ast.parse(program))]
+    assert found == [("files", False), ("arrow", True), ("index", True), ("topic", True)]
+
+
+def file_system_calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every use of what only files.py may use."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner, name = node.value.id, node.attr
+            if (owner == "os" and name in ONLY_IN_FILES) or owner == "fcntl":
+                yield f"{owner}.{name}", node.lineno
+        if isinstance(node, ast.Attribute) and node.attr == "flush":
+            yield "flush", node.lineno
+        if isinstance(node, ast.ImportFrom) and node.module in ("os", "fcntl"):
+            for alias in node.names:
+                if alias.name in ONLY_IN_FILES or node.module == "fcntl":
+                    yield alias.name, node.lineno
+        if isinstance(node, ast.Import) and any(alias.name == "fcntl" for alias in node.names):
+            yield "fcntl", node.lineno
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.name != "files.py"], ids=name_of)
+def test_durability_is_asked_for_in_files_only(path: Path) -> None:
+    harmless = {"codec.py": {"flush"}}  # zlib's compressor has a flush of its own
+    found = [
+        f"{path.name}:{line} {call}"
+        for call, line in file_system_calls(tree_of(path))
+        if call not in harmless.get(path.name, set())
+    ]
+    assert found == []
+
+
+def test_the_check_of_durability_sees_what_it_should() -> None:
+    program = (
+        "import fcntl\nos.fsync(1)\nfrom os import replace\nview.flush()\nfcntl.flock(1, 2)\nos.stat('x')"
+    )
+    found = {call for call, _ in file_system_calls(ast.parse(program))}
+    assert found == {"fcntl", "os.fsync", "replace", "flush", "fcntl.flock"}
+
+
+def test_every_public_name_exists_and_is_documented() -> None:
+    assert commitlog.__all__ == sorted(commitlog.__all__)
+    for name in commitlog.__all__:
+        public = getattr(commitlog, name)
+        assert inspect.getdoc(public), name
+        if inspect.isclass(public) and not issubclass(public, Exception):
+            for method, value in vars(public).items():
+                if inspect.isfunction(value) and not method.startswith("_"):
+                    assert inspect.getdoc(value), f"{name}.{method}"
+
+
+def test_every_public_class_is_reached_from_the_package() -> None:
+    public = {name for name in vars(commitlog) if not name.startswith("_") and name[0].isupper()}
+    assert public - {"Literal"} <= set(commitlog.__all__)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_modules_stay_small_and_say_what_they_are_for(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < MOST_LINES
+    assert ast.get_docstring(tree_of(path))
+
+
+def test_importing_commitlog_imports_no_extra() -> None:
+    program = f"import sys, commitlog; print([name for name in {EXTRAS} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def crash_comments() -> Iterator[tuple[str, str]]:
+    for path in MODULES:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            found = re.search(r"# (crash: .*)", line)
+            if found:
+                yield f"{path.name}:{number}", found.group(1).strip()
+
+
+def test_every_crash_window_is_named_by_a_crash_test() -> None:
+    crash_tests = [path.read_text() for path in (TESTS / "crash").glob("*.py")]
+    named = re.sub(r"\s+", " ", " ".join(crash_tests))
+    missing = [f"{place} {text}" for place, text in crash_comments() if text[:40] not in named]
+    assert missing == [], "quote the comment in the docstring of the test that crashes there"
+
+
+def test_there_are_crash_windows_to_name() -> None:
+    assert len(list(crash_comments())) > 5

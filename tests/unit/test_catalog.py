@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import contents, fill, names, tree
+
+import commitlog
+from commitlog import (
+    CommitLog,
+    CorruptionError,
+    InvalidTopicError,
+    NotALogError,
+    TopicExistsError,
+    UnsupportedFormatError,
+)
+
+GOOD_NAMES = [
+    "a",
+    "A-b_c.9",
+    "0",
+    "...",
+    "-",
+    "_",
+    "x" * 249,
+    "a.tmp",
+    "new",
+    "new.tmp",
+    "a.json",
+    "a.deleted",
+    "topics",
+    "state",
+]
+BAD_NAMES: list[Any] = [
+    "",
+    ".",
+    "..",
+    "a/b",
+    "a b",
+    "ä",
+    "x" * 250,
+    "a\n",
+    "a\0",
+    "../up",
+    "/etc",
+    None,
+    5,
+    b"bytes",
+    "a:b",
+]
+
+
+@pytest.mark.parametrize("name", GOOD_NAMES)
+def test_every_name_of_kafkas_alphabet_can_name_a_topic(log_path: Path, name: str) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic(name, partitions=2).append(b"x", partition=1)
+        assert log.topics() == [name]
+    with commitlog.open(log_path) as log:
+        assert log.topics() == [name]
+        assert contents(log.topic(name).partition(1))[0].value == b"x"
+        log.delete_topic(name)
+        assert log.topics() == []
+    with commitlog.open(log_path) as log:
+        assert log.topics() == []
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+def test_a_name_outside_kafkas_alphabet_is_refused_and_leaves_nothing_behind(
+    log: CommitLog, name: Any
+) -> None:
+    before = tree(log.path)
+    for call in (log.create_topic, log.topic, log.delete_topic):
+        with pytest.raises(InvalidTopicError) as caught:
+            call(name)
+        assert repr(name) in str(caught.value)
+    assert tree(log.path) == before
+    assert names(log.path) == names(log.path)
+
+
+def test_names_that_look_alike_do_not_share_partitions(log: CommitLog) -> None:
+    for name in ("a", "a-0", "a-1", "a-0-0"):
+        log.create_topic(name, partitions=2).append(name.encode(), partition=0)
+    for name in ("a", "a-0", "a-1", "a-0-0"):
+        assert [record.value for record in log.topic(name).partition(0).records()] == [name.encode()]
+
+
+def test_a_topic_that_exists_is_not_created_again(log: CommitLog) -> None:
+    log.create_topic("t").append(b"x")
+    before = tree(log.path)
+    with pytest.raises(TopicExistsError, match="'t'"):
+        log.create_topic("t", partitions=5)
+    assert tree(log.path) == before
+    assert len(log.topic("t").partitions) == 1
+
+
+# --- directories that are not ours
+
+
+def test_a_new_directory_and_its_parents_are_created(tmp_path: Path) -> None:
+    with commitlog.open(tmp_path / "a" / "b" / "c") as log:
+        log.create_topic("t").append(b"x")
+    with commitlog.open(tmp_path / "a" / "b" / "c") as log:
+        assert log.topic("t").partition(0).next_offset == 1
+
+
+def test_an_empty_directory_becomes_a_log(tmp_path: Path) -> None:
+    with commitlog.open(tmp_path) as log:
+        assert log.topics() == []
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_a_directory_that_holds_something_else_is_refused_and_not_touched(tmp_path: Path, mode: Any) -> None:
+    (tmp_path / "photo.jpg").write_bytes(b"cheese")
+    with pytest.raises(NotALogError, match=str(tmp_path)):
+        commitlog.open(tmp_path, mode=mode)
+    assert names(tmp_path) == ["photo.jpg"]
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_a_file_is_refused_and_not_touched(tmp_path: Path, mode: Any) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"cheese")
+    with pytest.raises(NotALogError, match=str(path)):
+        commitlog.open(path, mode=mode)
+    assert path.read_bytes() == b"cheese"
+
+
+def test_reading_a_directory_that_does_not_exist_is_refused_and_does_not_create_it(tmp_path: Path) -> None:
+    with pytest.raises(NotALogError, match="does not exist"):
+        commitlog.open(tmp_path / "missing", mode="r")
+    assert names(tmp_path) == []
+
+
+def test_reading_an_empty_directory_is_refused_and_leaves_it_empty(tmp_path: Path) -> None:
+    with pytest.raises(NotALogError):
+        commitlog.open(tmp_path, mode="r")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize("version", [2, 99, 0, "1"])
+def test_another_format_version_is_refused_and_nothing_is_touched(
+    log_path: Path, mode: Any, version: Any
+) -> None:
+    with commitlog.open(log_path) as log:
+        fill(log.create_topic("t").partition(0), 3)
+    (log_path / "commitlog.json").write_text(json.dumps({"format": version}))
+    before = {path: path.read_bytes() for path in sorted(log_path.rglob("*")) if path.is_file()}
+    with pytest.raises(UnsupportedFormatError) as caught:
+        commitlog.open(log_path, mode=mode)
+    assert str(version) in str(caught.value)
+    assert {path: path.read_bytes() for path in sorted(log_path.rglob("*")) if path.is_file()} == before
+
+
+@pytest.mark.parametrize("junk", ["", "{", "[]", "{}", "null", "\xff"])
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_a_damaged_description_of_the_log_is_damage(log_path: Path, junk: str, mode: Any) -> None:
+    with commitlog.open(log_path):
+        pass
+    (log_path / "commitlog.json").write_bytes(junk.encode("latin-1"))
+    with pytest.raises(CorruptionError, match=r"commitlog\.json"):
+        commitlog.open(log_path, mode=mode)
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"partitions": 1}',
+        '{"partitions": "x", "config": {}}',
+        '{"partitions": 1, "config": {"no_such": 1}}',
+    ],
+)
+def test_a_damaged_description_of_a_topic_is_damage_and_the_lock_is_let_go(log_path: Path, junk: str) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t")
+        log.create_topic("u")
+    (log_path / "topics" / "u.json").write_text(junk)
+    for _ in range(2):
+        with pytest.raises((CorruptionError, commitlog.ConfigError)) as caught:
+            commitlog.open(log_path)
+        assert not isinstance(caught.value, commitlog.LogLockedError)
+
+
+# --- crashes between two steps
+
+
+def test_a_crash_while_the_log_was_created_is_no_obstacle(log_path: Path) -> None:
+    (log_path / "topics").mkdir(parents=True)
+    (log_path / ".lock").touch()
+    (log_path / "new.tmp").touch()
+    with commitlog.open(log_path) as log:
+        log.create_topic("t").append(b"x")
+
+
+def test_a_crash_while_a_topic_was_created_is_no_obstacle(log_path: Path) -> None:
+    with commitlog.open(log_path):
+        pass
+    (log_path / "t-0").mkdir()
+    (log_path / "topics" / "new.tmp").write_bytes(b"{")
+    with commitlog.open(log_path) as log:
+        assert log.topics() == []
+        log.create_topic("t", partitions=2).append(b"x", partition=0)
+        assert names(log_path / "topics") == ["t.json"]
+
+
+def test_records_without_a_topic_are_not_taken_over_by_a_new_topic(log_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t").append(b"precious")
+    (log_path / "topics" / "t.json").unlink()
+    with commitlog.open(log_path) as log, pytest.raises(TopicExistsError, match="t-0"):
+        log.create_topic("t")
+    assert names(log_path / "t-0", ".log")
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished_at_open(log_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t", partitions=3).append(b"x", partition=1)
+        log.create_topic("kept").append(b"y")
+    entry = log_path / "topics" / "t.json"
+    stored = json.loads(entry.read_text())
+    entry.write_text(json.dumps({**stored, "deleted": True}))
+    os.rename(log_path / "t-0", log_path / "0123456789abcdef.deleted")
+    with commitlog.open(log_path, mode="r") as log:
+        assert log.topics() == ["kept"]
+    with commitlog.open(log_path) as log:
+        assert log.topics() == ["kept"]
+        assert [name for name in names(log_path) if name.startswith("t-") or name.endswith(".deleted")] == []
+        assert log.create_topic("t").partition(0).next_offset == 0
+
+
+def test_a_deleted_topic_takes_its_files_with_it(log: CommitLog) -> None:
+    before = tree(log.path)
+    fill(log.create_topic("t", partitions=2, config={"segment_bytes": 1_000}).partition(0), 30)
+    log.delete_topic("t")
+    assert tree(log.path) == before
+    assert log.create_topic("t").partition(0).next_offset == 0

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import contents, copy_as_if_killed, fill, names, tree, wait_until
+
+import commitlog
+from commitlog import (
+    ClosedError,
+    CommitLog,
+    CorruptionError,
+    OffsetOutOfRangeError,
+    Partition,
+    ReadOnlyError,
+    UnknownTopicError,
+)
+
+CONFIG = {"segment_bytes": 1_000, "index_interval_bytes": 200, "flush_ms": -1}
+
+
+@pytest.fixture
+def writer(log: CommitLog) -> Partition:
+    return log.create_topic("t", config=CONFIG).partition(0)
+
+
+@pytest.fixture
+def reader(writer: Partition, log_path: Path) -> Iterator[Any]:
+    with commitlog.open(log_path, mode="r") as log:
+        yield log.topic("t").partition(0)
+
+
+def agrees(reader: Any, writer: Partition) -> None:
+    assert reader.start_offset == writer.start_offset
+    assert reader.next_offset == writer.next_offset
+    assert reader.high_watermark == writer.high_watermark
+    assert reader.durable_offset == writer.durable_offset
+    assert contents(reader) == contents(writer)
+    assert [segment.base_offset for segment in reader.segments] == [
+        one.base_offset for one in writer.segments
+    ]
+    assert reader.size_bytes == writer.size_bytes
+
+
+def test_a_reader_sees_every_append_roll_trim_truncation_and_sync_as_it_happens(
+    reader: Any, writer: Partition
+) -> None:
+    agrees(reader, writer)
+    for step in (
+        lambda: fill(writer, 3),
+        lambda: writer.append_many([b"a", b"b"]),
+        lambda: fill(writer, 40),
+        writer.roll,
+        writer.sync,
+        lambda: writer.trim_before(1),
+        lambda: writer.trim_before(25),
+        lambda: writer.truncate_from(37),
+        lambda: fill(writer, 20),
+        lambda: writer.truncate_from(30),
+        lambda: writer.trim_before(30),
+        lambda: fill(writer, 5),
+        lambda: writer.truncate_from(30),
+    ):
+        step()
+        agrees(reader, writer)
+
+
+def test_a_reader_finds_records_by_offset_and_by_time(reader: Any, writer: Partition) -> None:
+    whole = fill(writer, 30)
+    assert [reader.get(offset) for offset in range(30)] == whole
+    assert [reader.offset_for_timestamp(one.timestamp) for one in whole] == list(range(30))
+    assert reader.offset_for_timestamp(10**15) is None
+    assert reader.verify().ok
+
+
+def test_a_reader_that_opens_later_sees_the_same(writer: Partition, log_path: Path) -> None:
+    fill(writer, 30)
+    writer.trim_before(11)
+    with commitlog.open(log_path, mode="r") as log:
+        agrees(log.topic("t").partition(0), writer)
+
+
+def test_a_closed_log_is_read(log_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        writer = log.create_topic("t", config=CONFIG).partition(0)
+        whole = fill(writer, 30)
+        writer.trim_before(5)
+    with commitlog.open(log_path, mode="r") as log:
+        reader = log.topic("t").partition(0)
+        assert contents(reader) == whole[5:]
+        assert (reader.start_offset, reader.next_offset, reader.durable_offset) == (5, 30, 30)
+
+
+def test_reading_a_log_writes_nothing(log_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        fill(log.create_topic("t", config=CONFIG).partition(0), 30)
+    before = {path: path.read_bytes() for path in sorted(log_path.rglob("*")) if path.is_file()}
+    with commitlog.open(log_path, mode="r") as log:
+        reader = log.topic("t").partition(0)
+        contents(reader)
+        reader.offset_for_timestamp(1_010)
+        reader.verify()
+    assert {path: path.read_bytes() for path in sorted(log_path.rglob("*")) if path.is_file()} == before
+
+
+@pytest.mark.parametrize("derived", [["state"], ["index"], ["state", "index"]])
+def test_a_reader_of_an_unclean_log_sees_what_the_next_writer_will_see_and_writes_nothing(
+    writer: Partition, log: CommitLog, tmp_path: Path, derived: list[str]
+) -> None:
+    whole = fill(writer, 30)
+    killed = copy_as_if_killed(log, tmp_path / "killed")
+    with open(killed / "t-0" / names(killed / "t-0", ".log")[-1], "ab") as file:
+        file.write(b"torn tail")
+    for suffix in derived:
+        for name in names(killed / "t-0", suffix):
+            (killed / "t-0" / name).unlink()
+    before = tree(killed)
+    with commitlog.open(killed, mode="r") as again:
+        reader = again.topic("t").partition(0)
+        assert contents(reader) == whole
+        assert reader.next_offset == 30
+        assert [reader.offset_for_timestamp(one.timestamp) for one in whole] == list(range(30))
+    assert tree(killed) == before
+
+
+def test_a_reader_of_an_unclean_log_goes_on_when_a_writer_takes_it_up(
+    writer: Partition, log: CommitLog, tmp_path: Path
+) -> None:
+    whole = fill(writer, 15)
+    killed = copy_as_if_killed(log, tmp_path / "killed")
+    with commitlog.open(killed, mode="r") as reading:
+        reader = reading.topic("t").partition(0)
+        assert contents(reader) == whole
+        with commitlog.open(killed) as writing:
+            second = writing.topic("t").partition(0)
+            fill(second, 10)
+            agrees(reader, second)
+        assert reader.next_offset == 25
+
+
+def test_a_reader_goes_on_across_writers(log_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        fill(log.create_topic("t", config=CONFIG).partition(0), 10)
+    with commitlog.open(log_path, mode="r") as reading:
+        reader = reading.topic("t").partition(0)
+        for _ in range(3):
+            with commitlog.open(log_path) as log:
+                writer = log.topic("t").partition(0)
+                fill(writer, 10)
+                agrees(reader, writer)
+            assert reader.next_offset == writer.next_offset
+            assert len(contents(reader)) == writer.next_offset
+
+
+def test_a_reader_refuses_to_write(reader: Any, writer: Partition, log_path: Path) -> None:
+    fill(writer, 3)
+    before = tree(log_path)
+    for call in (
+        lambda: reader.append(b"x"),
+        lambda: reader.append_many([b"x"]),
+        lambda: reader.append_arrow(None),
+        reader.sync,
+        reader.roll,
+        lambda: reader.trim_before(1),
+        lambda: reader.truncate_from(1),
+        reader.repair,
+    ):
+        with pytest.raises(ReadOnlyError, match="mode='r'"):
+            call()
+    assert tree(log_path) == before
+    assert writer.next_offset == 3
+
+
+def test_a_readers_log_refuses_to_change_topics(writer: Partition, log_path: Path) -> None:
+    before = tree(log_path)
+    with commitlog.open(log_path, mode="r") as log:
+        topic = log.topic("t")
+        for call in (
+            lambda: log.create_topic("new"),
+            lambda: log.delete_topic("t"),
+            lambda: log.apply_retention(now_ms=0),
+            lambda: topic.append(b"x"),
+            lambda: topic.append_many([b"x"]),
+            lambda: topic.add_partitions(3),
+            lambda: topic.alter_config(retention_ms=5),
+        ):
+            with pytest.raises(ReadOnlyError):
+                call()
+    assert tree(log_path) == before
+
+
+def test_a_closed_reader_refuses_to_read(writer: Partition, log_path: Path) -> None:
+    fill(writer, 3)
+    log = commitlog.open(log_path, mode="r")
+    reader = log.topic("t").partition(0)
+    log.close()
+    calls: list[Callable[[], Any]] = [
+        lambda: list(reader.records()),
+        lambda: reader.get(0),
+        lambda: reader.offset_for_timestamp(0),
+        reader.verify,
+    ]
+    for call in calls:
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_a_reader_below_start_offset_or_above_next_offset_is_out_of_range(
+    reader: Any, writer: Partition
+) -> None:
+    fill(writer, 30)
+    writer.trim_before(10)
+    for offset in (9, 31):
+        with pytest.raises(OffsetOutOfRangeError):
+            reader.records(offset)
+    assert list(reader.records(30)) == []
+
+
+def test_a_reader_waits_for_an_append(reader: Any, writer: Partition) -> None:
+    assert not reader.wait_for(0, timeout=0)
+    woken: list[bool] = []
+    waiter = threading.Thread(target=lambda: woken.append(reader.wait_for(2, timeout=30)))
+    waiter.start()
+    for _ in range(3):
+        writer.append(b"x")
+    waiter.join()
+    assert woken == [True]
+    assert reader.wait_for(2, timeout=0)
+
+
+def test_a_reader_that_tails_sees_every_record_once_while_segments_come_and_go(
+    reader: Any, writer: Partition
+) -> None:
+    found: list[int] = []
+
+    def tail() -> None:
+        while len(found) < 500:
+            if reader.wait_for(len(found), timeout=30):
+                found.extend(record.offset for record in reader.records(len(found)))
+
+    thread = threading.Thread(target=tail)
+    thread.start()
+    for number in range(500):
+        writer.append(b"x" * 50)
+        if number % 50 == 49:
+            wait_until(lambda: len(found) > writer.next_offset - 50)
+            writer.trim_before(len(found))
+    thread.join()
+    assert found == list(range(500))
+
+
+def test_a_reader_sees_topics_and_partitions_that_come_and_go(log: CommitLog, log_path: Path) -> None:
+    with commitlog.open(log_path, mode="r") as reading:
+        assert reading.topics() == []
+        with pytest.raises(UnknownTopicError):
+            reading.topic("new")
+        topic = log.create_topic("new")
+        assert reading.topics() == ["new"]
+        assert len(reading.topic("new").partitions) == 1
+        topic.add_partitions(3)
+        topic.partition(2).append(b"x")
+        assert contents(reading.topic("new").partition(2))[0].value == b"x"
+        log.delete_topic("new")
+        assert reading.topics() == []
+        with pytest.raises(UnknownTopicError):
+            reading.topic("new")
+
+
+def test_a_segment_that_is_gone_without_a_trim_is_damage(log_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        fill(log.create_topic("t", config=CONFIG).partition(0), 30)
+    with commitlog.open(log_path, mode="r") as log:
+        reader = log.topic("t").partition(0)
+        victim = reader.segments[1]
+        shutil.move(victim.path, log_path / "elsewhere")
+        with pytest.raises(CorruptionError, match="missing") as caught:
+            contents(reader)
+        assert caught.value.path == victim.path
