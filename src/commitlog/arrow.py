@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
 
 _PAIR_TYPE = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 HEADER_TYPE = pa.list_(_PAIR_TYPE)
+_TIMESTAMP = pa.timestamp("ms", tz="UTC")
 SCHEMA = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+        pa.field("timestamp", _TIMESTAMP, nullable=False),
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("headers", HEADER_TYPE),
@@ -64,12 +66,19 @@ def _column(batch: RecordBatch, name: str) -> pa.Array:
     if name == "offset":
         return _primitive(pa.int64(), batch.offsets)
     if name == "timestamp":
-        return _primitive(SCHEMA.field("timestamp").type, batch.timestamps)
-    if name == "key":
-        return _strings(batch.body.keys).slice(batch.first_row, len(batch))
-    if name == "value":
-        return _strings(batch.body.values).slice(batch.first_row, len(batch))
-    return _headers(batch.body.headers, batch.header.record_count).slice(batch.first_row, len(batch))
+        return _primitive(_TIMESTAMP, batch.timestamps)
+    if name == "headers" and batch.body.headers is None:
+        return _no_headers(len(batch))
+    if name == "headers":
+        whole = _headers(batch.body.headers, batch.header.record_count)
+    else:
+        whole = _strings(batch.body.keys if name == "key" else batch.body.values)
+    return whole if len(batch) == len(whole) else whole.slice(batch.first_row, len(batch))
+
+
+@lru_cache(maxsize=16)
+def _no_headers(count: int) -> pa.Array:
+    return _headers(None, count)
 
 
 def _primitive(kind: pa.DataType, numbers: Int64s) -> pa.Array:

@@ -148,13 +148,16 @@ class RecordBatch:
         """The offset of each record."""
         deltas = self.body.offsets
         if deltas is None:
-            return np.arange(self._low, self._high) + self.header.base_offset
+            return np.arange(self.header.base_offset + self._low, self.header.base_offset + self._high)
         return deltas.array()[self._low : self._high] + self.header.base_offset
 
     @property
     def timestamps(self) -> Int64s:
         """The timestamp of each record, in milliseconds since the epoch."""
-        return self.body.timestamps.array()[self._low : self._high] + self.header.base_timestamp
+        deltas = self.body.timestamps
+        if deltas.stored is None:
+            return np.full(len(self), self.header.base_timestamp)
+        return deltas.array()[self._low : self._high] + self.header.base_timestamp
 
     @property
     def key_lengths(self) -> Int64s:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Iterable, Sequence, Sized
+from functools import lru_cache
 from io import BytesIO
 from mmap import mmap
 from typing import Any, NamedTuple
@@ -128,6 +129,14 @@ def widened(column: IntColumn, count: int) -> Int64s:
 # --- reading -------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=16)
+def _even_ends(step: int, count: int) -> NDArray[np.int32]:
+    """Return where strings of one length end; batches of one size share it, so that a table stays small."""
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(step)
+    ends.flags.writeable = False
+    return ends
+
+
 class Ints:
     """An integer column as it stands in a buffer; nothing is widened before somebody asks."""
 
@@ -164,15 +173,10 @@ class Strings:
         """Return the count + 1 places where strings start and end in the blob, as Arrow wants them."""
         count, stored = self.lengths.count, self.lengths.stored
         if stored is None:
-            step = self.lengths.constant
-            return (
-                np.arange(0, (count + 1) * step, step, dtype=np.int32)
-                if step
-                else np.zeros(count + 1, np.int32)
-            )
+            return _even_ends(self.lengths.constant, count)
         ends = np.empty(count + 1, np.int32)
         ends[0] = 0
-        np.cumsum(stored, out=ends[1:])
+        np.add.accumulate(stored.astype(np.int32), out=ends[1:])
         return ends
 
     def present(self) -> NDArray[np.bool_]:

@@ -10,6 +10,7 @@ count and checksum of the entries. A sealed index whose seal does not hold is no
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from bisect import bisect_left, bisect_right
@@ -201,6 +202,15 @@ class Index:
         for cell in range(keep * words, self._count * words):
             cells[cell] = 0
         self._count = keep
+
+    def close(self) -> None:
+        """Let the map go."""
+        self._cells.release()
+        if self._seal is not None:
+            self._seal.release()
+        if self._map is not None:
+            with contextlib.suppress(BufferError):  # somebody still has a view of it
+                self._map.close()
 
     def sync(self) -> None:
         """Make the entries durable."""

@@ -34,7 +34,11 @@ class LogLock:
                 raise LogLockedError(directory, _describe(owner))
             time.sleep(0.002)
         lock = cls(fd)
-        lock._tell(ready=False)
+        try:
+            lock._tell(ready=False)
+        except BaseException:
+            lock.release()
+            raise
         return lock
 
     def ready(self) -> None:

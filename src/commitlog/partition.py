@@ -468,8 +468,17 @@ class Partition(PartitionReader):
                 yield
             except OSError as error:
                 self._fail(str(error))
-                self._page.end_change()
+                self._look_again()
                 raise
+
+    def _look_again(self) -> None:
+        """After a failure half-way: let readers see what the files hold now."""
+        with contextlib.suppress(OSError, CommitLogError):
+            recovery = Recovery(self.path, self.name, self._page, self.config, self._cache)
+            found = recovery.run(clean=False, mode="cut", read_only=True)
+            self._next_offset = found.next_offset
+            self._publish_layout(found.segments)
+        self._page.end_change()
 
     # --- housekeeping
 
@@ -530,6 +539,8 @@ class Partition(PartitionReader):
             for segment in self._segments.segments:
                 self._cache.forget(segment)
             self._notify()
+            with self._sync_lock:
+                self._page.close()
 
 
 def _end_of(segment: Segment) -> int:

@@ -145,11 +145,18 @@ class PartitionReader:
     def offset_for_timestamp(self, timestamp: int) -> int | None:
         """Return the first offset whose record is as late as `timestamp`; None if there is none."""
         self._check_open()
+        deadline: float | None = None
+        while True:
+            layout = self._layout()
+            try:
+                return self._first_as_late(layout.segments, timestamp)
+            except (FileNotFoundError, CorruptionError) as problem:
+                deadline = self._wait_for_change(layout, problem, deadline)
+
+    def _first_as_late(self, segments: Sequence[Segment], timestamp: int) -> int | None:
         end = self.high_watermark
-        segments = self._layout().segments
-        for number, segment in enumerate(segments):
-            last = number == len(segments) - 1
-            if not last and segment.max_timestamp < timestamp:
+        for segment in segments:
+            if not segment.active and segment.max_timestamp < timestamp:
                 continue
             for batch in segment.batches_from(segment.position_of_time(timestamp), end):
                 if batch.header.max_timestamp < timestamp or batch.base_offset >= end:
@@ -268,6 +275,7 @@ class ReadOnlyPartition(PartitionReader):
 
     def _follow(self) -> StatePage | None:
         """Return the page to follow, None while there is none that can be believed."""
+        self._check_open()
         page = self._page
         if page is not None and self._settled is None:
             return page
@@ -306,13 +314,14 @@ class ReadOnlyPartition(PartitionReader):
         """List the segments when no change is under way."""
         deadline = time.monotonic() + _CHANGE_SECONDS
         while True:
-            generation = page.generation
+            generation, segments = page.generation, None
             try:
                 segments = list_segments(self.path, self._cache)
-            except FileNotFoundError:
-                raise UnknownTopicError(self.name) from None
-            settled = generation % 2 == 0 and page.generation == generation and segments
-            if settled or time.monotonic() > deadline:
+            except FileNotFoundError:  # removed while they were listed, or all of it
+                if not os.path.isdir(self.path):
+                    raise UnknownTopicError(self.name) from None
+            settled = generation % 2 == 0 and page.generation == generation
+            if segments is not None and (settled or time.monotonic() > deadline):
                 break
             time.sleep(0.0005)
         if not segments:  # a power cut took an empty one
@@ -368,8 +377,9 @@ class ReadOnlyPartition(PartitionReader):
 
     def close(self) -> None:
         """Let the maps go."""
-        self._closed = True
         with self._lock:
+            self._closed = True
+            self._page = None
             if self._known is not None:
                 for segment in self._known.segments:
                     self._cache.forget(segment)

@@ -299,7 +299,7 @@ class Segment:
             if batch.next_offset >= end:
                 return
             position += batch.header.size
-            if position - kept > _RESIDENT_BYTES:
+            if position - kept > _RESIDENT_BYTES or position >= limit:
                 kept = _let_go(buffer, kept, position)
 
     def record_runs(self, start: int, end: int) -> Iterator[tuple[Iterable[Record], int]]:
@@ -323,13 +323,13 @@ class Segment:
                 part = batch.slice(start, end)
                 start = batch.next_offset
                 yield part.records(), start
-            if position - kept > _RESIDENT_BYTES:
+            if position - kept > _RESIDENT_BYTES or position >= limit:
                 kept = _let_go(buffer, kept, position)
 
 
 def _let_go(buffer: Buffer, start: int, end: int) -> int:
     """Drop scanned pages from this process's memory (not from the page cache), so that a scan stays flat."""
-    if isinstance(buffer, mmap.mmap):
+    if isinstance(buffer, mmap.mmap) and end - start > _SMALL_READ_BYTES:
         start = start // mmap.PAGESIZE * mmap.PAGESIZE
         end = end // mmap.PAGESIZE * mmap.PAGESIZE
         buffer.madvise(mmap.MADV_DONTNEED, start, end - start)
@@ -397,6 +397,11 @@ class IndexBuilder:
         """Make both indexes durable."""
         self._offsets.sync()
         self._times.sync()
+
+    def close(self) -> None:
+        """Let the maps go now, not when the garbage collector comes."""
+        self._offsets.close()
+        self._times.close()
 
     def finish(self, size_bytes: int) -> None:
         """Give the latest timestamp an entry, so that a sealed segment tells it, and seal the indexes."""

@@ -10,7 +10,7 @@ from commitlog import files
 from commitlog.columns import Buffer
 from commitlog.config import TopicConfig
 from commitlog.encode import EncodedBatch
-from commitlog.format import stamp
+from commitlog.format import STAMP
 from commitlog.index import OffsetIndex, TimeIndex
 from commitlog.segment import HandleCache, IndexBuilder, Segment, companions, segment_path
 
@@ -94,7 +94,8 @@ class SegmentWriter:
         """
         segment, builder = self.segment, self._builder
         position = segment.size_bytes
-        data = stamp(base_offset, leader_epoch, crc) + body
+        fold = (base_offset ^ base_offset >> 32 ^ leader_epoch) & 0xFFFF_FFFF  # as format.stamp() does it
+        data = STAMP.pack(base_offset, leader_epoch, crc ^ fold) + body
         end = position + len(data)
         due = position - builder.indexed_position > self._interval
         if position == 0 or end > self._segment_bytes or timestamp > self._roll_after:
@@ -164,6 +165,7 @@ class SegmentWriter:
         if self._fd != -1:
             os.close(self._fd)
             self._fd = -1
+            self._builder.close()
 
 
 def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) -> Sequence[Buffer]:

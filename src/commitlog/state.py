@@ -83,6 +83,11 @@ class StatePage:
         """Remember the recovery point. Only ever after a sync has returned."""
         self._words[_DURABLE] = durable_offset
 
+    def close(self) -> None:
+        """Let the map go."""
+        self._words.release()
+        self._map.close()
+
     def sync(self) -> None:
         """Make the page durable."""
         files.sync_map(self._map)

@@ -181,6 +181,7 @@ class FakeDisk:
                 patch.setattr(os, name, self._renaming(name, getattr(os, name)))
             for name in _CHANGING:
                 patch.setattr(os, name, self._changing(name, getattr(os, name)))
+            patch.setattr(files, "pwrite", self._changing("pwrite", files.pwrite))
             patch.setattr(files, "map_writable", self._mapping(files.map_writable))
             patch.setattr(files, "sync_map", self._sync_map)
             try:

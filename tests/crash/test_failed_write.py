@@ -34,14 +34,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def failing_after(count: int, code: int) -> Callable[..., None]:
-    """A write_at that writes `count` bytes and fails."""
+def fail_writes(monkeypatch: pytest.MonkeyPatch, count: int, code: int) -> None:
+    """Let writes fail after `count` bytes."""
+    real = os.pwrite
 
     def write_at(fd: int, pieces: Sequence[Any], size: int, position: int) -> None:
-        os.pwrite(fd, b"".join(pieces)[:count], position)
+        pwrite(fd, b"".join(pieces), position)
+
+    def pwrite(fd: int, data: Any, position: int) -> int:
+        real(fd, memoryview(data)[:count], position)
         raise OSError(code, os.strerror(code))
 
-    return write_at
+    monkeypatch.setattr(files, "write_at", write_at)
+    monkeypatch.setattr(files, "pwrite", pwrite)
 
 
 APPENDS: dict[str, Callable[[Partition], object]] = {
@@ -64,7 +69,7 @@ def test_a_failed_write_moves_nothing_and_is_rolled_back(
         append_to(partition, 5)
         size = segment_files(path)[0].stat().st_size
         with monkeypatch.context() as patch:
-            patch.setattr(files, "write_at", failing_after(count, code))
+            fail_writes(patch, count, code)
             with pytest.raises(OSError, match=r".+") as caught:
                 APPENDS[name](partition)
         assert isinstance(caught.value, DiskFullError) == (code != errno.EIO)
@@ -89,7 +94,7 @@ def test_an_append_that_cannot_be_rolled_back_ends_the_partition(
         partition = log.create_topic("t", config=QUIET).partition(0)
         append_to(partition, 5)
         with monkeypatch.context() as patch:
-            patch.setattr(files, "write_at", failing_after(70, errno.ENOSPC))
+            fail_writes(patch, 70, errno.ENOSPC)
             patch.setattr(files, "cut", failing_cut)
             with pytest.raises((DiskFullError, PartitionFailedError)):
                 partition.append(b"lost")
@@ -123,6 +128,7 @@ def test_a_write_that_the_kernel_splits_is_finished(
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwritev", short_pwritev)
             patch.setattr(os, "pwrite", short_pwrite)
+            patch.setattr(files, "pwrite", short_pwrite)
             append_to(partition, 5)
             partition.append_many(values(5, 30))
         check_records(partition, 0, 30)
@@ -132,7 +138,9 @@ def test_a_write_that_the_kernel_splits_is_finished(
 # --- whatever fails while a segment is rolled, or an index grows
 
 
-CALLS = ("write_at", "reserve", "map_writable", "remove", "replace", "cut", "link", "map_file", "copy_start")
+CALLS = (
+    "write_at", "pwrite", "reserve", "map_writable", "remove", "replace", "cut", "link", "map_file", "copy_start"
+)  # fmt: skip
 
 
 class BadCall:
@@ -143,8 +151,7 @@ class BadCall:
         self.good = good
         self.failed = ""
         for name in CALLS:
-            if hasattr(files, name):
-                monkeypatch.setattr(files, name, self._instead_of(name, getattr(files, name), code))
+            monkeypatch.setattr(files, name, self._instead_of(name, getattr(files, name), code))
 
     def _instead_of(self, name: str, real: Callable[..., Any], code: int) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -247,9 +254,13 @@ def test_an_open_that_fails_leaves_no_clean_marker(path: Path, monkeypatch: pyte
     with commitlog.open(path) as log:
         append_to(log.create_topic("t", config=QUIET).partition(0), 3)
     assert (path / MARKER).exists()
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
     with monkeypatch.context() as patch:
-        patch.setattr(files, "map_writable", BadCall(patch, 0, errno.EIO)._instead_of("", len, errno.EIO))
-        with pytest.raises(OSError, match="error"):
+        patch.setattr(files, "map_writable", broken)
+        with pytest.raises(OSError, match="broken"):
             commitlog.open(path)
     assert not (path / MARKER).exists()
     with commitlog.open(path) as log:

@@ -282,7 +282,6 @@ class PartitionMachine(RuleBasedStateMachine):
         segments = self.partition.segments
         assert [one.base_offset for one in self.reader.segments] == [one.base_offset for one in segments]
         assert segments[0].base_offset <= self.start
-        assert len(segments) == 1 or segments[1].base_offset > self.start
         assert self.start <= self.partition.durable_offset <= self.next
         assert self.partition.durable_offset >= self.durable
 

@@ -17,8 +17,10 @@ from commitlog import (
     OffsetOutOfRangeError,
     Partition,
     ReadOnlyError,
+    Segment,
     UnknownTopicError,
 )
+from commitlog.recovery import list_segments
 
 CONFIG = {"segment_bytes": 1_000, "index_interval_bytes": 200, "flush_ms": -1}
 
@@ -268,6 +270,50 @@ def test_a_reader_sees_topics_and_partitions_that_come_and_go(log: CommitLog, lo
         assert reading.topics() == []
         with pytest.raises(UnknownTopicError):
             reading.topic("new")
+
+
+@pytest.mark.parametrize("who", ["writer", "reader"])
+@pytest.mark.parametrize("change", ["trim", "truncate"])
+def test_a_time_lookup_survives_a_segment_that_is_removed_under_it(
+    writer: Partition, reader: Any, monkeypatch: pytest.MonkeyPatch, who: str, change: str
+) -> None:
+    fill(writer, 30)
+    side = writer if who == "writer" else reader
+    real = Segment.position_of_time
+    changed: list[bool] = []
+
+    def in_the_middle(self: Segment, timestamp: int) -> int:
+        if not changed:
+            changed.append(True)
+            if change == "trim":
+                writer.trim_before(20)
+            else:
+                writer.truncate_from(2)
+            writer.empty_trash(now=float("inf"))
+        return real(self, timestamp)
+
+    monkeypatch.setattr(Segment, "position_of_time", in_the_middle)
+    found = side.offset_for_timestamp(1_008)
+    assert changed
+    assert found == (20 if change == "trim" else None)
+
+
+def test_a_file_that_vanishes_while_segments_are_listed_is_no_deleted_topic(
+    writer: Partition, reader: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(writer, 30)
+    real = list_segments
+    failed: list[bool] = []
+
+    def failing_once(*args: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise FileNotFoundError(2, "No such file or directory")
+        return real(*args)
+
+    monkeypatch.setattr("commitlog.reader.list_segments", failing_once)
+    assert contents(reader) == contents(writer)
+    assert failed
 
 
 def test_a_segment_that_is_gone_without_a_trim_is_damage(log_path: Path) -> None:
