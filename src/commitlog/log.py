@@ -23,11 +23,12 @@ from commitlog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from commitlog.handles import HandleCache
 from commitlog.lock import LogLock, writer_is_ready
 from commitlog.partition import Partition
-from commitlog.reader import PartitionReader, ReadOnlyPartition
+from commitlog.read_only import ReadOnlyPartition
+from commitlog.reader import PartitionReader
 from commitlog.recovery import RecoveryReport
-from commitlog.segment import HandleCache
 from commitlog.topic import Topic
 
 _IDLE_SECONDS = 60.0

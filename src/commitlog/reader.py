@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from commitlog.batch import RecordBatch
-from commitlog.config import TopicConfig
 from commitlog.errors import (
     ClosedError,
     CorruptionError,
     OffsetOutOfRangeError,
-    ReadOnlyError,
     UnknownTopicError,
 )
 from commitlog.record import Record
-from commitlog.recovery import Recovery, list_segments
 from commitlog.repair import VerifyReport, verify_segments
-from commitlog.segment import HandleCache, Segment, segment_path
-from commitlog.state import StatePage
+from commitlog.segment import Segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_CHANGE_SECONDS = 5.0  # how long a reader waits for a writer in the middle of changing segments
+CHANGE_SECONDS = 5.0  # how long a reader waits for a writer in the middle of changing segments
 
 
 Piece = TypeVar("Piece")
@@ -211,7 +206,7 @@ class PartitionReader:
 
     def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
         """Decide what a failed read means: segments that are just being replaced, or damage."""
-        deadline = time.monotonic() + _CHANGE_SECONDS if deadline is None else deadline
+        deadline = time.monotonic() + CHANGE_SECONDS if deadline is None else deadline
         while time.monotonic() < deadline:
             changes = self._changes
             if changes != layout.generation and changes % 2 == 0:
@@ -240,151 +235,3 @@ def _up_to(batches: Iterator[RecordBatch], max_bytes: int) -> Iterator[RecordBat
         taken += batch.size_bytes
         if taken >= max_bytes:
             return
-
-
-class ReadOnlyPartition(PartitionReader):
-    """A partition seen from outside its writer's process; it never writes.
-
-    While a writer is at work, its state page tells how far to read. Without one (and without a clean
-    shutdown) the files are checked here, in memory, as the next writer will check them.
-    """
-
-    def __init__(
-        self, path: str, name: str, config: TopicConfig, cache: HandleCache, trusted: Callable[[], bool]
-    ) -> None:
-        self.path = path
-        self.name = name
-        self.config = config
-        self._cache = cache
-        self._trusted = trusted
-        self._lock = threading.RLock()
-        self._page: StatePage | None = None
-        self._known: Layout | None = None
-        self._settled: tuple[int, int, int] | None = (
-            None  # start, next, durable where there is no page to follow
-        )
-
-    @classmethod
-    def open(
-        cls, path: str, name: str, config: TopicConfig, cache: HandleCache, trusted: Callable[[], bool]
-    ) -> Self:
-        """Open; `trusted` says whether the state page can be believed now."""
-        partition = cls(path, name, config, cache, trusted)
-        partition._layout()
-        return partition
-
-    def _follow(self) -> StatePage | None:
-        """Return the page to follow, None while there is none that can be believed."""
-        self._check_open()
-        page = self._page
-        if page is not None and self._settled is None:
-            return page
-        with self._lock:
-            if self._page is None:
-                self._page = StatePage.open(self.path)
-            page = self._page
-            moved = page is not None and (self._known is None or page.generation != self._known.generation)
-            if moved and self._trusted():
-                self._settled = None
-                return page
-            if self._settled is None:
-                self._settle(page)
-            return page if self._settled is None else None
-
-    def _settle(self, page: StatePage | None) -> None:
-        recovery = Recovery(self.path, self.name, page, self.config, self._cache)
-        found = recovery.run(clean=False, mode="cut", read_only=True)
-        self._known = Layout.of(found.segments, 0 if page is None else page.generation)
-        self._settled = (found.start_offset, found.next_offset, found.durable_offset)
-
-    def _layout(self) -> Layout:
-        page = self._follow()
-        if page is None:
-            assert self._known is not None
-            return self._known
-        with self._lock:
-            if self._known is None or self._known.generation != page.generation:
-                self._known = self._listed(page)
-            last = self._known.segments[-1]
-            if page.base_offset == last.base_offset:
-                last.size_bytes = max(last.size_bytes, page.end_position)
-            return self._known
-
-    def _listed(self, page: StatePage) -> Layout:
-        """List the segments when no change is under way."""
-        deadline = time.monotonic() + _CHANGE_SECONDS
-        while True:
-            generation, segments = page.generation, None
-            try:
-                segments = list_segments(self.path, self._cache)
-            except FileNotFoundError:  # removed while they were listed, or all of it
-                if not os.path.isdir(self.path):
-                    raise UnknownTopicError(self.name) from None
-            settled = generation % 2 == 0 and page.generation == generation
-            if segments is not None and (settled or time.monotonic() > deadline):
-                break
-            time.sleep(0.0005)
-        if not segments:  # a power cut took an empty one
-            segments = [Segment(segment_path(self.path, page.base_offset), page.base_offset, 0, self._cache)]
-        segments[-1].active = True
-        if page.base_offset == segments[-1].base_offset:
-            segments[-1].size_bytes = page.end_position
-        return Layout.of(segments, generation)
-
-    @property
-    def _changes(self) -> int:
-        page = self._follow()
-        return self._known.generation if page is None and self._known else page.generation if page else 0
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that may be read."""
-        page = self._follow()
-        return page.start_offset if page else self._fixed(0)
-
-    @property
-    def next_offset(self) -> int:
-        """The offset that the next append gets."""
-        page = self._follow()
-        return page.next_offset if page else self._fixed(1)
-
-    @property
-    def durable_offset(self) -> int:
-        """Everything below it survives power loss."""
-        page = self._follow()
-        return page.durable_offset if page else self._fixed(2)
-
-    @property
-    def high_watermark(self) -> int:
-        """Readers stop here; next_offset where there are no replicas."""
-        page = self._follow()
-        return page.high_watermark if page else self._fixed(1)
-
-    def _fixed(self, number: int) -> int:
-        assert self._settled is not None
-        return self._settled[number]
-
-    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
-        """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
-        # measured: polling every 50 us sees an append after 15 us (p50); then save the processor
-        began = time.monotonic()
-        while self.high_watermark <= offset:
-            waited = time.monotonic() - began
-            if timeout is not None and waited >= timeout:
-                return False
-            time.sleep(50e-6 if waited < 0.05 else 1e-3 if waited < 5 else 5e-3)
-        return True
-
-    def close(self) -> None:
-        """Let the maps go."""
-        with self._lock:
-            self._closed = True
-            self._page = None
-            if self._known is not None:
-                for segment in self._known.segments:
-                    self._cache.forget(segment)
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise ReadOnlyError(self.name)
-
-    append = append_many = append_arrow = sync = roll = trim_before = truncate_from = repair = _refuse

@@ -17,13 +17,13 @@ from commitlog import files
 from commitlog.config import RecoveryMode, TopicConfig
 from commitlog.errors import CorruptionError, TornTailError
 from commitlog.format import SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
+from commitlog.handles import HandleCache
 from commitlog.index import OffsetIndex, TimeIndex, base_offset_of
 from commitlog.repair import Salvage, salvage_segment
 from commitlog.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     TEMPORARY_SUFFIX,
-    HandleCache,
     Segment,
     companions,
     segment_path,

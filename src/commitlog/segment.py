@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
@@ -15,7 +13,9 @@ from commitlog.batch import RecordBatch
 from commitlog.columns import Buffer
 from commitlog.errors import CorruptionError
 from commitlog.format import HEADER_BYTES, BatchHeader, batches_start_at, check, header_at, peek
+from commitlog.handles import HandleCache
 from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex, base_offset_of
+from commitlog.index_builder import IndexBuilder
 from commitlog.ones import read_ones
 from commitlog.record import Record
 
@@ -23,6 +23,7 @@ LOG_SUFFIX = ".log"
 DELETED_SUFFIX = ".deleted"  # removed, waiting for file_delete_delay_ms
 TEMPORARY_SUFFIX = ".tmp"  # not finished, worth nothing after a crash
 _SMALL_READ_BYTES = 64 * 1024
+_DEFAULT_INTERVAL_BYTES = 4096
 _RESIDENT_BYTES = 32 * 1024 * 1024
 FAR = 1 << 63
 
@@ -36,36 +37,6 @@ def companions(path: str) -> tuple[str, str]:
     """Return the paths of a segment's offset index and time index."""
     stem = path.removesuffix(LOG_SUFFIX)
     return stem + OffsetIndex.suffix, stem + TimeIndex.suffix
-
-
-class HandleCache:
-    """Keeps the maps of the segments used last and lets the others go, so that handles stay bounded."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._used: OrderedDict[Segment, None] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._used)
-
-    def use(self, segment: Segment) -> None:
-        """Note that a segment is in use, and let the least recently used one go if there are too many."""
-        with self._lock:
-            self._used[segment] = None
-            self._used.move_to_end(segment)
-            if len(self._used) > self._limit:
-                self._used.popitem(last=False)[0].release()
-
-    def forget(self, segment: Segment) -> None:
-        """Let a segment go that will not be used again."""
-        with self._lock:
-            self._used.pop(segment, None)
-        segment.release()
-
-    def renew_lock(self) -> None:
-        """In a forked child: another thread may have held the lock when the parent forked."""
-        self._lock = threading.Lock()
 
 
 class _Indexes(NamedTuple):
@@ -334,82 +305,3 @@ def _let_go(buffer: Buffer, start: int, end: int) -> int:
         end = end // mmap.PAGESIZE * mmap.PAGESIZE
         buffer.madvise(mmap.MADV_DONTNEED, start, end - start)
     return end
-
-
-_DEFAULT_INTERVAL_BYTES = 4096
-
-
-class IndexBuilder:
-    """Decides which batches get an index entry; the writer and every rebuild use the same rule."""
-
-    __slots__ = (
-        "_interval", "_latest_offset", "_latest_position", "_offsets", "_timed_position", "_times",
-        "indexed_position", "max_timestamp",
-    )  # fmt: skip
-
-    def __init__(self, offsets: OffsetIndex, times: TimeIndex, interval_bytes: int) -> None:
-        self._offsets = offsets
-        self._times = times
-        self._interval = interval_bytes
-        self.indexed_position = 0  # where the last indexed batch starts
-        self.max_timestamp = -1
-        self._latest_offset = self._latest_position = 0  # the first batch that reaches max_timestamp
-        self._timed_position = 0  # the position in the last time entry
-
-    def has_room(self) -> bool:
-        """Say whether both indexes can take an entry, and the time index its last one."""
-        return self._offsets.has_room(1) and self._times.has_room(2)
-
-    def make_room(self, batches: int = 1) -> None:
-        """Reserve what add() may need: a full disk shows here, before anything is written."""
-        self._offsets.make_room(batches)
-        self._times.make_room(batches)
-
-    def resume(self, segment: Segment, *, complete: bool) -> int:
-        """Take up what the indexes hold; returns the position from which batches must be added.
-
-        Indexes that are true but perhaps not complete (after a crash) are gone over from the time index's
-        last entry: later batches may have reached a later timestamp that the lost entries knew.
-        """
-        last, latest = self._offsets.last(), self._times.last()
-        self.indexed_position = start = 0 if last is None else last.position
-        if latest is not None and latest.timestamp is not None:
-            self.max_timestamp = latest.timestamp
-            self._latest_offset, self._latest_position = latest.offset, latest.position
-            self._timed_position = latest.position
-        elif segment.size_bytes and complete:
-            self.max_timestamp = next(segment.headers())[1].max_timestamp
-        if complete:
-            return start
-        return 0 if latest is None else min(start, latest.position)
-
-    def add(self, offset: int, position: int, max_timestamp: int) -> None:
-        """Note a batch, with an entry if one is due and there is room: without, the index is only coarser."""
-        if max_timestamp > self.max_timestamp:
-            self.max_timestamp = max_timestamp
-            self._latest_offset, self._latest_position = offset, position
-        if position - self.indexed_position > self._interval and self.has_room():
-            self.indexed_position = position
-            self._offsets.append(offset, position)
-            self._index_time()
-
-    def sync(self) -> None:
-        """Make both indexes durable."""
-        self._offsets.sync()
-        self._times.sync()
-
-    def close(self) -> None:
-        """Let the maps go now, not when the garbage collector comes."""
-        self._offsets.close()
-        self._times.close()
-
-    def finish(self, size_bytes: int) -> None:
-        """Give the latest timestamp an entry, so that a sealed segment tells it, and seal the indexes."""
-        self._index_time()
-        self._offsets.seal(size_bytes)
-        self._times.seal(size_bytes)
-
-    def _index_time(self) -> None:
-        if self._latest_position > self._timed_position:
-            self._times.append(self.max_timestamp, self._latest_offset, self._latest_position)
-            self._timed_position = self._latest_position

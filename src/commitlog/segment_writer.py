@@ -11,8 +11,10 @@ from commitlog.columns import Buffer
 from commitlog.config import TopicConfig
 from commitlog.encode import EncodedBatch
 from commitlog.format import STAMP
+from commitlog.handles import HandleCache
 from commitlog.index import OffsetIndex, TimeIndex
-from commitlog.segment import HandleCache, IndexBuilder, Segment, companions, segment_path
+from commitlog.index_builder import IndexBuilder
+from commitlog.segment import Segment, companions, segment_path
 
 _NEVER = 1 << 63
 _MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry holds 32 bits; the lean path does not look every time
