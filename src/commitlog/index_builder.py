@@ -64,6 +64,18 @@ class IndexBuilder:
             self._offsets.append(offset, position)
             self._index_time()
 
+    def roll_back(self, position: int) -> None:
+        """Forget entries at or after `position`; max_timestamp may stay too high, which only costs a read."""
+        self._offsets.truncate(position)
+        self._times.truncate(position)
+        if self._latest_position >= position:
+            last = self._times.last()
+            self._latest_offset, self._latest_position = (
+                (0, 0) if last is None else (last.offset, last.position)
+            )
+        self._timed_position = min(self._timed_position, self._latest_position)
+        self.indexed_position = min(self.indexed_position, position)
+
     def sync(self) -> None:
         """Make both indexes durable."""
         self._offsets.sync()

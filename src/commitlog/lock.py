@@ -26,20 +26,18 @@ class LogLock:
         """Take the lock; LogLockedError, naming the owner, if another process (or this one) has it."""
         path = os.path.join(directory, NAME)
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = cls(fd)  # closes the file whatever happens from here on
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not files.try_lock(fd):
             if time.monotonic() > deadline:
                 owner = os.pread(fd, 1000, 0).decode(errors="replace")
-                os.close(fd)
                 raise LogLockedError(directory, _describe(owner))
             time.sleep(0.002)
-        lock = cls(fd)
-        try:
-            lock._tell(ready=False)
-        except BaseException:
-            lock.release()
-            raise
+        lock._tell(ready=False)
         return lock
+
+    def __del__(self) -> None:
+        self.forget()
 
     def ready(self) -> None:
         """Tell readers that recovery is done and state pages can be believed."""

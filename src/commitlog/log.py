@@ -269,22 +269,23 @@ class CommitLog:
 
     def close(self) -> None:
         """Sync everything, stop the threads and let the lock go. Closing twice is fine."""
-        with self._mutex:
-            if self._refusal is not None:
-                return
-            self._refusal = ClosedError(self.path)
-        if self._lock is None:
-            for topic in self._topics.values():
-                for partition in topic.partitions:
-                    partition.close()
-            return
-        _open_logs.discard(self)
-        for task in self._tasks:
-            task.stop()
         try:
+            with self._mutex:
+                if self._refusal is not None:
+                    return
+                self._refusal = ClosedError(self.path)
+            if self._lock is None:
+                for topic in self._topics.values():
+                    for partition in topic.partitions:
+                        partition.close()
+                return
+            _open_logs.discard(self)
+            for task in self._tasks:
+                task.stop()
             self._close_partitions()
         finally:
-            self._lock.release()
+            if self._lock is not None:
+                self._lock.release()
 
     def _close_partitions(self) -> None:
         """Close every partition, and leave the clean marker only if each of them is durable."""

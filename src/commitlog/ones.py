@@ -42,6 +42,7 @@ _CONSTANTS = {
     for key_is_null in (False, True)
     for value_is_null in (False, True)
 }
+_PLAIN = _CONSTANTS[0, False, False]
 _NULLS = {
     fixed: (key_is_null, value_is_null) for (_, key_is_null, value_is_null), fixed in _CONSTANTS.items()
 }
@@ -51,17 +52,20 @@ def encode_one(
     value: bytes | None, key: bytes | None, timestamp: int, flags: int, max_message_bytes: int
 ) -> tuple[int, bytes]:
     """Return crc32c and bytes, from the checked part on, of a batch of one record."""
-    key_size = len(key) if key is not None else 0
-    value_size = len(value) if value is not None else 0
-    if key_size + value_size > max_message_bytes:
-        raise RecordTooLargeError(0, key_size + value_size, max_message_bytes)
+    if key is None or value is None or flags:
+        fixed = _CONSTANTS[flags, key is None, value is None]
+        key, value = key or b"", value or b""
+    else:
+        fixed = _PLAIN
+    key_size, value_size = len(key), len(value)
     used = SMALLEST_BATCH_BYTES + key_size + value_size
+    if used > SMALLEST_BATCH_BYTES + max_message_bytes:
+        raise RecordTooLargeError(0, key_size + value_size, max_message_bytes)
     size = (used + 7) & ~7
-    fixed = _CONSTANTS[flags, key is None, value is None]
     head = _CHECKED_ONE.pack(
         MAGIC_BYTES, size, _NO_PRODUCER_ID, timestamp, timestamp, fixed, key_size, value_size
     )
-    body = b"".join((head, key or b"", value or b"", _PADDING[size - used]))
+    body = b"".join((head, key, value, _PADDING[size - used]))
     return crc32c(body), body
 
 

@@ -70,23 +70,28 @@ class Partition(PartitionWriter):
             self._check_writable()
             if offset > self._durable_offset:  # truncated meanwhile
                 raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self.high_watermark)
-            self._page.publish_start(max(offset, self._start_offset))
-            self._sync_page()
-            # crash: segments below start_offset are still there -> open() removes them
-            with self._lock:
-                self._start_offset = self._page.start_offset
-                if self._start_offset == self._next_offset and self._writer.segment.size_bytes:
-                    self._roll_locked()
-                names_changed, self._names_changed = self._names_changed, False
-                layout = self._segments
-                keep = layout.find(self._start_offset)
-                if keep:
-                    self._publish_layout(layout.segments[keep:])
-                self._unsynced = [one for one in self._unsynced if one.base_offset >= layout.bases[keep]]
-            if names_changed:  # the segment that stays must be there when the others are gone
-                self._sync_names()
-            for segment in layout.segments[:keep]:
-                self._retire(segment)
+            if offset > self._start_offset:
+                with self._ended_by_interruption():
+                    self._trim_to(offset)
+
+    def _trim_to(self, offset: int) -> None:
+        self._page.publish_start(offset)
+        self._sync_page()
+        # crash: segments below start_offset are still there -> open() removes them
+        with self._lock:
+            self._start_offset = offset
+            if offset == self._next_offset and self._writer.segment.size_bytes:
+                self._roll_locked()
+            names_changed, self._names_changed = self._names_changed, False
+            layout = self._segments
+            keep = layout.find(offset)
+            if keep:
+                self._publish_layout(layout.segments[keep:])
+            self._unsynced = [one for one in self._unsynced if one.base_offset >= layout.bases[keep]]
+        if names_changed:  # the segment that stays must be there when the others are gone
+            self._sync_names()
+        for segment in layout.segments[:keep]:
+            self._retire(segment)
 
     def _retire(self, segment: Segment) -> None:
         self._cache.forget(segment)
@@ -124,13 +129,15 @@ class Partition(PartitionWriter):
 
     @contextlib.contextmanager
     def _stopped(self) -> Iterator[None]:
-        """Hold off appends and syncs while files are replaced; a disk error half-way ends the partition."""
+        """Hold off appends and syncs while files are replaced; an error half-way ends the partition."""
         with self._sync_lock, self._lock:
             self._check_writable()
             try:
                 yield
-            except OSError as error:
-                self._fail(str(error))
+            except OffsetOutOfRangeError:  # an argument, and nothing has moved
+                raise
+            except BaseException as error:
+                self._fail(str(error) or type(error).__name__)
                 self._look_again()
                 raise
 
@@ -162,6 +169,7 @@ class Partition(PartitionWriter):
 
     def repair(self) -> RepairReport:
         """Keep what is sound of damaged segments, rebuild false indexes; the old files stay as `.damaged`."""
+        self.roll()
         with self._stopped():
             if self._writer.segment.size_bytes:
                 self._roll_locked()  # every segment with records is sealed now, and offsets go on

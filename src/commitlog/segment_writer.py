@@ -132,9 +132,11 @@ class SegmentWriter:
             base_offset += batch.span
             position += batch.size
 
-    def roll_back(self) -> None:
-        """Cut off what a failed append left in the file; no reader was told about it."""
-        files.cut(self._fd, self.segment.size_bytes)
+    def roll_back(self, position: int) -> None:
+        """Cut off what a failed append left after `position`; no reader was told about it."""
+        self._builder.roll_back(position)
+        self.segment.size_bytes = position
+        files.cut(self._fd, position)
 
     def handle_for_sync(self) -> int:
         """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours."""
@@ -164,9 +166,9 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Let the file go; closing twice is fine."""
-        if self._fd != -1:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # first, so that an interrupted close is not made twice
+        if fd != -1:
+            os.close(fd)
             self._builder.close()
 
 

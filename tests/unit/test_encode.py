@@ -174,6 +174,15 @@ def test_a_record_counts_with_key_value_and_headers_against_max_message_bytes() 
         assert caught.value.args == (1, 11, 10)
 
 
+def test_headers_count_where_all_keys_and_all_values_are_of_one_length() -> None:
+    config = TopicConfig(max_message_bytes=10)
+    headers: list[Any] = [(), [("abc", b"d")], ()]
+    assert encoded([b"1234"] * 3, keys=[b"12"] * 3, headers=headers, config=config).span == 3
+    with pytest.raises(RecordTooLargeError) as caught:
+        encoded([b"1234"] * 3, keys=[b"123"] * 3, headers=headers, config=config)
+    assert caught.value.args == (1, 11, 10)
+
+
 def test_a_large_record_is_found_among_many_small_ones() -> None:
     values = [b"x"] * 1_000
     values[617] = bytes(300)

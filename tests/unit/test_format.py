@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_a_header_tells_everything_about_its_batch(raw: bytes) -> None:
     assert header.record_count == 2
     assert header.last_offset_delta == 1
     assert (header.base_timestamp, header.max_timestamp) == (1_000, 1_005)
-    assert header.producer == format.NO_PRODUCER
+    assert header.producer == format.NO_PRODUCER == (-1, -1, -1)
     assert header.compression_type == "none"
 
 
@@ -106,6 +107,28 @@ def test_peeking_at_a_header_that_is_cut_off_is_a_corruption_error(raw: bytes) -
         assert caught.value.position == 160
 
 
+def test_the_smallest_batch_and_the_shortest_buffer_for_a_header_are_enough() -> None:
+    raw = stored(encoded([None]), 3)
+    assert len(raw) == format.SMALLEST_BATCH_BYTES
+    assert format.check(raw, 0, len(raw), "x.log").next_offset == 4
+    for position, buffer in ((0, raw[:64]), (8, bytes(8) + raw[:64])):
+        header = format.header_at(buffer, position)
+        assert header is not None
+        assert header.size == 80
+        assert format.peek(buffer, position, "x.log") == (3, 4, 80)
+
+
+def test_what_is_no_batch_is_refused_where_it_stands_in_the_file() -> None:
+    junk = bytes(16) + b"\xff" * 100
+    for refusing in (
+        lambda: format.peek(junk, 16, "x.log", 4_000),
+        lambda: format.check(junk, 16, len(junk), "x.log", 4_000),
+    ):
+        with pytest.raises(CorruptionError, match="no batch starts here") as caught:
+            refusing()
+        assert caught.value.position == 4_016
+
+
 def test_bytes_after_the_end_do_not_belong_to_the_batch(raw: bytes) -> None:
     with pytest.raises(CorruptionError, match="cut off"):
         format.check(raw + raw, 0, len(raw) - 8, "x.log")
@@ -147,6 +170,17 @@ def test_a_body_that_does_not_decompress_is_damage(codec_id: int) -> None:
     changed = bytearray(with_flags(raw, codec_id))
     changed[80:100] = b"\x55" * 20
     batch = RecordBatch.decode(resealed(changed), path="x.log")
+    with pytest.raises(CorruptionError, match=r"x\.log, byte 0"):
+        batch.values()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip", "lz4", "snappy"])
+@pytest.mark.parametrize("difference", [-8, 8, 10**6])
+def test_a_body_that_decompresses_to_another_size_is_damage(codec: Any, difference: int) -> None:
+    raw = bytearray(stored(encoded([b"again " * 100] * 3, config=TopicConfig(compression_type=codec))))
+    (raw_size,) = struct.unpack_from("<I", raw, 64)
+    raw[64:68] = struct.pack("<I", raw_size + difference)
+    batch = RecordBatch.decode(resealed(raw), path="x.log")
     with pytest.raises(CorruptionError, match=r"x\.log, byte 0"):
         batch.values()
 

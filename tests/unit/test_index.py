@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import flip
 
 from commitlog import Index, IndexEntry, OffsetIndex, TimeIndex
 
@@ -257,6 +258,52 @@ def test_a_time_index_knows_when_its_timestamps_go_down(tmp_path: Path) -> None:
         put(index, number)
     exchange(path, (1_003).to_bytes(8, "little"), (1_004).to_bytes(8, "little"))
     assert not TimeIndex.open(path).in_order()
+
+
+def test_a_seal_holds_as_long_as_nothing_changes(tmp_path: Path, kind: Any) -> None:
+    path = path_of(kind, tmp_path)
+    index = kind.open_writable(path, LIMIT)
+    for number in range(1, 9):
+        put(index, number)
+    assert not index.seal_holds(8_000)
+    index.seal(8_000)
+    assert index.seal_holds(8_000)
+    assert kind.open(path).seal_holds(8_000)
+    assert not kind.open(path).seal_holds(8_008)
+    assert not kind.open(path).seal_holds(0)
+
+
+def test_a_seal_is_broken_by_any_change_of_an_entry(tmp_path: Path, kind: Any) -> None:
+    path = path_of(kind, tmp_path)
+    index = kind.open_writable(path, LIMIT)
+    for number in range(1, 5):
+        put(index, number)
+    index.seal(8_000)
+    for position in range(16 + 4 * 8 * kind.words):
+        flip(path, position, 1)
+        assert not kind.open(path).seal_holds(8_000), position
+        flip(path, position, 1)
+    assert kind.open(path).seal_holds(8_000)
+
+
+def test_an_index_that_is_unsealed_to_be_appended_to_has_no_seal(tmp_path: Path, kind: Any) -> None:
+    path = path_of(kind, tmp_path)
+    index = kind.open_writable(path, LIMIT)
+    put(index, 1)
+    index.seal(1_600)
+    index.unseal()
+    assert not index.seal_holds(1_600)
+    put(index, 2)
+    index.seal(2_400)
+    assert kind.open(path).seal_holds(2_400)
+
+
+def test_an_empty_index_can_be_sealed_but_zeros_are_no_seal(tmp_path: Path, kind: Any) -> None:
+    path = path_of(kind, tmp_path)
+    index = kind.open_writable(path, LIMIT)
+    assert not index.seal_holds(88)
+    index.seal(88)
+    assert kind.open(path).seal_holds(88)
 
 
 def test_a_position_that_no_batch_can_have_is_out_of_order(tmp_path: Path) -> None:
