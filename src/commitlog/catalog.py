@@ -20,6 +20,7 @@ from typing import Any, Self
 from commitlog import files
 from commitlog.errors import (
     CorruptionError,
+    DiskFullError,
     InvalidTopicError,
     NotALogError,
     TopicExistsError,
@@ -31,7 +32,7 @@ from commitlog.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
 
 FORMAT = 1
 _ABOUT, _TOPICS, _CLEAN, _NEW = "commitlog.json", "topics", "clean-shutdown", "new" + TEMPORARY_SUFFIX
-_JSON = ".json"
+_JSON, _GONE = ".json", ".gone"  # a topic, and one that is being deleted: of one length, as names may be long
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -48,7 +49,6 @@ class TopicEntry:
     name: str
     partitions: int
     config: dict[str, Any]
-    deleted: bool = False
 
 
 class Catalog:
@@ -118,16 +118,14 @@ class Catalog:
 
     def entry(self, name: str) -> TopicEntry | None:
         """Return a topic; None if there is none."""
-        found = self._stored(name)
-        return None if found is None or found.deleted else found
-
-    def _stored(self, name: str) -> TopicEntry | None:
         check_topic_name(name)
-        path = self._path(_TOPICS, name + _JSON)
+        return self._read_entry(name, _JSON)
+
+    def _read_entry(self, name: str, suffix: str) -> TopicEntry | None:
+        path = self._path(_TOPICS, name + suffix)
         try:
             stored = json.loads(_read(path))
-            count, config = int(stored["partitions"]), dict(stored["config"])
-            return TopicEntry(name, count, config, stored.get("deleted", False))
+            return TopicEntry(name, int(stored["partitions"]), dict(stored["config"]))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -135,7 +133,7 @@ class Catalog:
 
     def store(self, entry: TopicEntry) -> None:
         """Make a topic durable."""
-        stored = {"partitions": entry.partitions, "config": entry.config, "deleted": entry.deleted}
+        stored = {"partitions": entry.partitions, "config": entry.config}
         self._write(os.path.join(_TOPICS, entry.name + _JSON), json.dumps(stored, indent=1).encode())
 
     def create_partitions(self, entry: TopicEntry, first: int) -> None:
@@ -150,17 +148,22 @@ class Catalog:
         files.sync_directory(self._directory)
 
     def delete(self, name: str) -> None:
-        """Delete a topic: mark it, take its partitions out of sight, forget it, remove the files."""
-        entry = self._stored(name)
+        """Delete a topic; needs no room on the disk, for it may be what makes some."""
+        entry = self.entry(name)
         assert entry is not None
-        self.store(TopicEntry(name, entry.partitions, entry.config, deleted=True))
+        files.replace(self._path(_TOPICS, name + _JSON), self._path(_TOPICS, name + _GONE))
+        files.sync_directory(self._path(_TOPICS))
         # crash: marked, partitions still there -> finish_deletions() at the next open
+        self._finish_deletion(entry)
+
+    def _finish_deletion(self, entry: TopicEntry) -> None:
         for number in range(entry.partitions):
             with contextlib.suppress(FileNotFoundError):
-                files.replace(self._path(f"{name}-{number}"), self._path(uuid.uuid4().hex + DELETED_SUFFIX))
+                hidden = self._path(uuid.uuid4().hex + DELETED_SUFFIX)
+                files.replace(self._path(f"{entry.name}-{number}"), hidden)
         files.sync_directory(self._directory)
         # crash: marked, partitions out of sight -> finish_deletions() at the next open
-        files.remove(self._path(_TOPICS, name + _JSON))
+        files.remove(self._path(_TOPICS, entry.name + _GONE))
         files.sync_directory(self._path(_TOPICS))
         # crash: directories out of sight -> finish_deletions() removes them
         self._remove_hidden()
@@ -168,9 +171,10 @@ class Catalog:
     def finish_deletions(self) -> None:
         """Finish what a crash interrupted."""
         for name in os.listdir(self._path(_TOPICS)):
-            entry = self._stored(name.removesuffix(_JSON)) if name.endswith(_JSON) else None
-            if entry is not None and entry.deleted:
-                self.delete(entry.name)
+            if name.endswith(_GONE):
+                entry = self._read_entry(name.removesuffix(_GONE), _GONE)
+                if entry is not None:
+                    self._finish_deletion(entry)
         self._remove_hidden()
 
     def _remove_hidden(self) -> None:
@@ -206,7 +210,17 @@ class Catalog:
     def _write(self, name: str, contents: bytes) -> None:
         path = self._path(name)
         # one writer holds the lock, so one temporary name is enough; a topic's own could be too long
-        files.write_whole(path, contents, os.path.join(os.path.dirname(path), _NEW))
+        temporary = os.path.join(os.path.dirname(path), _NEW)
+        try:
+            files.write_whole(path, contents, temporary)
+        except OSError as error:
+            files.remove(temporary)
+            raise typed(error, path) from error
+
+
+def typed(error: OSError, path: str) -> OSError:
+    """Return the error to raise for one that the disk gave."""
+    return DiskFullError(path, error.strerror) if files.is_full(error) else error
 
 
 def _read(path: str) -> bytes:

@@ -52,15 +52,16 @@ class LogLock:
 
     def release(self) -> None:
         """Let the lock go."""
-        if self._fd is not None:
-            files.unlock(self._fd)
-            self.forget()
+        fd, self._fd = self._fd, None  # first, so that an interrupted release is not made twice
+        if fd is not None:
+            files.unlock(fd)
+            os.close(fd)
 
     def forget(self) -> None:
         """Close the file; in a forked child this leaves the lock with the parent."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
 
 
 def _describe(owner: str) -> str:

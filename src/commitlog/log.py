@@ -7,12 +7,12 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from commitlog.background import Task, TaskHealth
-from commitlog.catalog import Catalog, TopicEntry, check_topic_name
+from commitlog.catalog import Catalog, TopicEntry, check_topic_name, typed
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import (
     ClosedError,
@@ -84,16 +84,21 @@ class CommitLog:
         try:
             log._load()
             lock.ready()
+            _open_logs.add(log)
+            for task in log._tasks:
+                task.start()
         except BaseException:
-            for topic in log._topics.values():
-                for partition in topic.partitions:
-                    partition.abandon()
-            lock.release()
+            log._abandon()
             raise
-        _open_logs.add(log)
-        for task in log._tasks:
-            task.start()
         return log
+
+    def _abandon(self) -> None:
+        """Let everything go of a log that could not be opened."""
+        for task in self._tasks:
+            task.stop()
+        _abandon(self._partitions())
+        if self._lock is not None:
+            self._lock.release()
 
     def _load(self) -> None:
         """Open every topic. The clean marker goes first: from here on, a crash means recovery."""
@@ -148,9 +153,10 @@ class CommitLog:
                 raise TopicExistsError(name)
             entry = TopicEntry(name, partitions, settings.overrides())
             self._catalog.create_partitions(entry, 0)
+            topic = self._open_topic(entry)
             # crash: empty partition directories without a topic -> create_topic() takes them over
-            self._catalog.store(entry)
-            self._topics[name] = self._open_topic(entry)
+            self._store_or_abandon(entry, topic.partitions)
+            self._topics[name] = topic
             self._tasks[0].wake()  # it may ask for a sync sooner than the others
             return self._topics[name]
 
@@ -178,9 +184,9 @@ class CommitLog:
                 raise ConfigError("partitions", partitions, f"must be in [{count}, 9999]: they only grow")
             entry = TopicEntry(topic.name, partitions, topic.config.overrides())
             self._catalog.create_partitions(entry, count)
+            new = self._open_partitions(entry, topic.config, count)
             # crash: empty partition directories beyond the topic's count -> the next call takes them over
-            self._catalog.store(entry)
-            new = [self._open_partition(entry, number, topic.config) for number in range(count, partitions)]
+            self._store_or_abandon(entry, new)
             self._tasks[0].wake()
             return [*topic.partitions, *new]
 
@@ -198,8 +204,25 @@ class CommitLog:
 
     def _open_topic(self, entry: TopicEntry) -> Topic:
         config = TopicConfig().altered(entry.config)
-        partitions = [self._open_partition(entry, number, config) for number in range(entry.partitions)]
-        return Topic(entry.name, config, partitions, self)
+        return Topic(entry.name, config, self._open_partitions(entry, config, 0), self)
+
+    def _open_partitions(self, entry: TopicEntry, config: TopicConfig, first: int) -> list[PartitionReader]:
+        """Open partitions [first, entry.partitions), all or none."""
+        opened: list[PartitionReader] = []
+        try:
+            for number in range(first, entry.partitions):
+                opened.append(self._open_partition(entry, number, config))
+        except BaseException as error:
+            _abandon(opened)
+            raise typed(error, self.path) if isinstance(error, OSError) else error from error
+        return opened
+
+    def _store_or_abandon(self, entry: TopicEntry, opened: Sequence[PartitionReader]) -> None:
+        try:
+            self._catalog.store(entry)
+        except BaseException:
+            _abandon(opened)
+            raise
 
     def _open_partition(self, entry: TopicEntry, number: int, config: TopicConfig) -> PartitionReader:
         name = f"{entry.name}-{number}"
@@ -321,6 +344,12 @@ class CommitLog:
         for topic in self._topics.values():
             for partition in topic.partitions:
                 partition.forked()
+
+
+def _abandon(partitions: Iterable[PartitionReader]) -> None:
+    for partition in partitions:
+        if isinstance(partition, Partition):
+            partition.abandon()
 
 
 def _outdated(topic: Topic, entry: TopicEntry) -> bool:

@@ -12,13 +12,14 @@ from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import (
     ClosedError,
     CommitLogError,
+    DiskFullError,
     ForkedError,
     OffsetOutOfRangeError,
 )
 from commitlog.handles import HandleCache
 from commitlog.recovery import Recovery
 from commitlog.repair import RepairReport
-from commitlog.rewrite import repaired, shortened
+from commitlog.rewrite import put_in_place, repaired, shorter_copy
 from commitlog.segment import Segment
 from commitlog.segment_writer import SegmentWriter
 from commitlog.state import StatePage
@@ -103,11 +104,17 @@ class Partition(PartitionWriter):
             if not self._start_offset <= offset <= self._next_offset:
                 raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self._next_offset)
             if offset < self._next_offset:
-                self._truncate_locked(offset)
+                keep = self._segments.find(offset)
+                try:
+                    size = shorter_copy(self._segments.segments[keep], offset)
+                except OSError as error:
+                    if files.is_full(error):
+                        raise DiskFullError(self.path, error.strerror) from error
+                    raise
+                self._truncate_locked(offset, keep, size)
 
-    def _truncate_locked(self, offset: int) -> None:
+    def _truncate_locked(self, offset: int, keep: int, size: int) -> None:
         page, segments = self._page, self._segments.segments
-        keep = self._segments.find(offset)
         self._durable_offset = min(self._durable_offset, offset)
         page.begin_change()
         page.publish_durable(self._durable_offset)
@@ -118,7 +125,7 @@ class Partition(PartitionWriter):
             self._retire(segment)
         files.sync_directory(self.path)
         # crash: the log ends with the segment that holds `offset` -> open() finds its records again
-        kept = shortened(segments[keep], offset)
+        kept = put_in_place(segments[keep], size)
         self._next_offset = offset
         self._unsynced = [one for one in self._unsynced if one.base_offset < kept.base_offset]
         self._writer = SegmentWriter.open(kept, self.config, trust_indexes=False)
@@ -134,7 +141,7 @@ class Partition(PartitionWriter):
             self._check_writable()
             try:
                 yield
-            except OffsetOutOfRangeError:  # an argument, and nothing has moved
+            except (OffsetOutOfRangeError, DiskFullError):  # nothing has moved
                 raise
             except BaseException as error:
                 self._fail(str(error) or type(error).__name__)

@@ -13,27 +13,40 @@ from commitlog.segment import TEMPORARY_SUFFIX, Segment, companions
 from commitlog.segment_writer import open_builder
 
 
-def shortened(segment: Segment, offset: int) -> Segment:
-    """Replace a segment by a copy that ends before `offset`; a batch across it is encoded anew."""
+def shorter_copy(segment: Segment, offset: int) -> int:
+    """Write a copy that ends before `offset` beside a segment, durably; returns its size.
+
+    A batch across `offset` is encoded anew. Nothing is left if there is no room.
+    """
     position = segment.position_of(offset)
     batch = next(segment.batches_from(position), None)
     temporary = segment.path + TEMPORARY_SUFFIX
     size = position
-    fd = files.copy_start(segment.path, temporary, position)
     try:
-        if batch is not None and batch.base_offset < offset:
-            header = batch.header
-            part = reencode(batch.slice(header.base_offset, offset), offset - header.base_offset)
-            files.write_at(fd, part.stamped(header.base_offset, header.leader_epoch), part.size, position)
-            size += part.size
-        files.sync_data(fd)
-    finally:
-        os.close(fd)
+        fd = files.copy_start(segment.path, temporary, position)
+        try:
+            if batch is not None and batch.base_offset < offset:
+                header = batch.header
+                part = reencode(batch.slice(header.base_offset, offset), offset - header.base_offset)
+                pieces = part.stamped(header.base_offset, header.leader_epoch)
+                files.write_at(fd, pieces, part.size, position)
+                size += part.size
+            files.sync_data(fd)
+        finally:
+            os.close(fd)
+    except BaseException:
+        files.remove(temporary)
+        raise
+    return size
+
+
+def put_in_place(segment: Segment, size: int) -> Segment:
+    """Replace a segment by the copy that shorter_copy() wrote."""
     # crash: the copy is still .tmp -> open() removes it, the segment is whole
     for derived in companions(segment.path):
         files.remove(derived)
     # crash: no indexes -> open() rebuilds them
-    files.replace(temporary, segment.path)
+    files.replace(segment.path + TEMPORARY_SUFFIX, segment.path)
     files.sync_directory(os.path.dirname(segment.path))
     segment.release()
     return Segment(segment.path, segment.base_offset, size, segment.cache)

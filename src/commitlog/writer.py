@@ -164,13 +164,14 @@ class PartitionWriter(PartitionReader):
             offset, writer = self._next_offset, self._writer
             position = writer.segment.size_bytes
             try:
-                if writer.append_one(body, crc, timestamp, offset, _LEADER_EPOCH):
+                written = writer.append_one(body, crc, timestamp, offset, _LEADER_EPOCH)
+                if written:
                     self._next_offset = offset + 1
                     self._page.publish_append(offset + 1, writer.segment.size_bytes)
-                else:
-                    self._append_locked((EncodedBatch.of_one(crc, body, timestamp),))
             except BaseException as error:
                 self._undo(writer, offset, position, error)
+            if not written:
+                self._append_locked((EncodedBatch.of_one(crc, body, timestamp),))
         self._after_append(offset + 1, sync)
         return offset
 
@@ -253,7 +254,7 @@ class PartitionWriter(PartitionReader):
 
     def _undo(self, writer: SegmentWriter, offset: int, position: int, error: BaseException) -> NoReturn:
         """Undo an append that failed, or that Ctrl-C interrupted, unless readers were told of it."""
-        if self._next_offset == offset and writer is self._writer:
+        if self._next_offset == offset and self._refusal is None:
             try:
                 writer.roll_back(position)
             except OSError as second:
@@ -370,6 +371,7 @@ class PartitionWriter(PartitionReader):
             raise
         except BaseException as interruption:
             self._fail(f"interrupted by {type(interruption).__name__}")
+            self._start_offset = self._page.start_offset
             self._page.end_change()
             raise
 

@@ -56,7 +56,8 @@ def check(partition: Any, progress: Progress) -> list[Record]:
     if cut_asked < 0 and generation:
         cut = progress.get("cut")
         assert all(one == generation for one in generations[max(cut - start, 0) :])
-    assert partition.verify().damage == ()
+    # a reader may meet a segment whose indexes the writer was just about to make
+    assert not [one for one in partition.verify().damage if one.path.endswith(".log")]
     return records
 
 
@@ -74,6 +75,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_torn_is_served(tmp_path: Path,
             assert not log.recovery[0].clean
             partition = log.topic("t").partition(0)
             assert check(partition, progress) == seen
+            assert partition.verify().damage == ()
             settle(progress, partition)
 
 
