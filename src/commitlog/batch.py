@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice, repeat
 from struct import error as struct_error
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -38,8 +37,6 @@ from commitlog.record import Header, Record
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_new_record = partial(tuple.__new__, Record)  # measured: 2.5 times faster than Record(*fields)
 
 
 class HeaderStrings(NamedTuple):
@@ -208,7 +205,9 @@ class RecordBatch:
         constant_time = body.timestamps.stored is None
         timestamps = repeat(header.base_timestamp) if constant_time else self.timestamps.tolist()
         headers = repeat(()) if body.headers is None else self.headers()
-        return map(_new_record, zip(offsets, timestamps, self.keys(), self.values(), headers, strict=False))
+        columns = zip(offsets, timestamps, self.keys(), self.values(), headers, strict=False)
+        # measured per record: 160 ns; Record._make takes 241
+        return map(tuple.__new__, repeat(Record), columns)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return the records as an Arrow batch whose keys and values are this batch's own bytes."""

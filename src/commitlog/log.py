@@ -267,11 +267,12 @@ class CommitLog:
         for partition in self._partitions():
             config, now = partition.config, time.monotonic()
             waiting = partition.next_offset - partition.durable_offset
-            every = config.flush_ms / 1000 if config.flush_ms != -1 else _IDLE_SECONDS
-            due_in = self._synced_at.get(partition.name, 0.0) + every - now
-            if 0 < config.flush_messages <= waiting or (config.flush_ms != -1 and due_in <= 0):
+            due_in = _IDLE_SECONDS
+            if config.flush_ms != -1:
+                due_in = self._synced_at.get(partition.name, 0.0) + config.flush_ms / 1000 - now
+            if due_in <= 0 or 0 < config.flush_messages <= waiting:
                 self._synced_at[partition.name] = now
-                due_in = every
+                due_in = config.flush_ms / 1000 if config.flush_ms != -1 else _IDLE_SECONDS
                 if waiting and partition.failure is None:
                     with contextlib.suppress(ClosedError):  # a topic deleted meanwhile
                         partition.sync()

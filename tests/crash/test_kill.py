@@ -26,7 +26,7 @@ def kill_after_a_while(path: Path, progress: Progress, kind: str, chance: random
     assert child.stdout is not None
     try:
         assert child.stdout.readline() == "ready\n", child.communicate()[1]
-        work = chance.choice([0, 1, 10, 300, 3000])
+        work = chance.choice([0, 1, 10, 300, 2000 if kind != "rolls" else 500])
         goal, deadline = progress.get("next") + work, time.monotonic() + 30
         while progress.get("next") < goal and time.monotonic() < deadline:
             if progress.get("cut_asked") >= 0 and chance.random() < 0.2:

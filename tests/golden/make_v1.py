@@ -77,7 +77,13 @@ def write_gaps(directory: Path) -> None:
     """Batches as compaction leaves them, which nothing in this version writes yet."""
     for path in directory.iterdir():
         path.unlink()
-    batches = [gappy([0, 3, 9], 12), gappy([], 4), gappy([2], 3), gappy([0, 70_000], 70_005), encoded([b"end"])]
+    batches = [
+        gappy([0, 3, 9], 12),
+        gappy([], 4),
+        gappy([2], 3),
+        gappy([0, 70_000], 70_005),
+        encoded([b"end"]),
+    ]
     write_segment(directory, batches)
 
 

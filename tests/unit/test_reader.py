@@ -21,6 +21,7 @@ from commitlog import (
     UnknownTopicError,
 )
 from commitlog.recovery import list_segments
+from commitlog.trash import Trash
 
 CONFIG = {"segment_bytes": 1_000, "index_interval_bytes": 200, "flush_ms": -1}
 
@@ -311,9 +312,43 @@ def test_a_file_that_vanishes_while_segments_are_listed_is_no_deleted_topic(
             raise FileNotFoundError(2, "No such file or directory")
         return real(*args)
 
-    monkeypatch.setattr("commitlog.reader.list_segments", failing_once)
+    monkeypatch.setattr("commitlog.read_only.list_segments", failing_once)
     assert contents(reader) == contents(writer)
     assert failed
+
+
+def test_a_reader_that_listed_trimmed_segments_does_not_miss_them(
+    writer: Partition, reader: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(writer, 30)
+    trimmed = []
+    monkeypatch.setattr(Trash, "take", lambda self, segment, due: trimmed.append(segment.path))
+    writer.trim_before(20)
+    assert reader.offset_for_timestamp(1_000) == 20
+    for path in trimmed:
+        Path(path).unlink()
+    assert reader.offset_for_timestamp(1_005) == 20
+    assert [record.offset for record in reader.records()] == list(range(20, 30))
+
+
+@pytest.mark.parametrize("who", ["writer", "reader"])
+def test_verifying_survives_a_segment_that_is_trimmed_under_it(
+    writer: Partition, reader: Any, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    fill(writer, 30)
+    real = Segment.buffer
+    changed: list[bool] = []
+
+    def in_the_middle(self: Segment) -> memoryview:
+        if not changed:
+            changed.append(True)
+            writer.trim_before(20)
+            writer.empty_trash(now=float("inf"))
+        return real(self)
+
+    monkeypatch.setattr(Segment, "buffer", in_the_middle)
+    assert (writer if who == "writer" else reader).verify().ok
+    assert changed
 
 
 def test_a_segment_that_is_gone_without_a_trim_is_damage(log_path: Path) -> None:

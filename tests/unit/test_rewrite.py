@@ -7,11 +7,15 @@ import pytest
 from helpers import CODECS, encoded, gappy, names, write_segment
 
 from commitlog import Segment, TopicConfig
-from commitlog.rewrite import shortened
+from commitlog.rewrite import put_in_place, shorter_copy
 
 
 def opened(path: str) -> Segment:
     return Segment(path, int(os.path.basename(path)[:20]), os.path.getsize(path))
+
+
+def shortened(segment: Segment, offset: int) -> Segment:
+    return put_in_place(segment, shorter_copy(segment, offset))
 
 
 def offsets(segment: Segment) -> list[int]:

@@ -163,7 +163,7 @@ def test_a_rolled_back_append_leaves_nothing(writer: SegmentWriter) -> None:
     size = writer.segment.size_bytes
     with open(writer.segment.path, "ab") as file:
         file.write(b"half of a batch")
-    writer.roll_back()
+    writer.roll_back(size)
     assert os.path.getsize(writer.segment.path) == size
 
 

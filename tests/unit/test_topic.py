@@ -18,6 +18,7 @@ from commitlog import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.partitioner import murmur2
 
 KEYS = [b"key-%d" % number for number in range(40)]
 
@@ -243,6 +244,13 @@ def test_a_new_segment_size_counts_from_the_next_roll_on(log: CommitLog) -> None
     for _ in range(10):
         partition.append(bytes(200))
     assert partition.segments[-1].size_bytes <= 600
+
+
+def test_another_partitioner_counts_from_the_next_append_on(topic: Topic) -> None:
+    hashed = {key: topic.append(b"", key=key)[0] for key in KEYS}
+    topic.alter_config(partitioner="murmur2")
+    murmured = {key: topic.append(b"", key=key)[0] for key in KEYS}
+    assert murmured == {key: murmur2(key) % 3 for key in KEYS} != hashed
 
 
 def test_kafkas_names_may_be_given_when_settings_change(topic: Topic) -> None:

@@ -1,0 +1,1 @@
+"""Whole programs: several processes, threads and forks, the wheel, the examples and the documentation."""
