@@ -101,6 +101,8 @@ class ReadOnlyPartition(PartitionReader):
             time.sleep(0.0005)
         if not segments:  # a power cut took an empty one
             segments = [Segment(segment_path(self.path, page.base_offset), page.base_offset, 0, self._cache)]
+        while len(segments) > 1 and segments[1].base_offset <= page.start_offset:
+            del segments[0]  # trimmed; its file may go at any moment
         segments[-1].active = True
         if page.base_offset == segments[-1].base_offset:
             segments[-1].size_bytes = page.end_position

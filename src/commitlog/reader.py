@@ -165,7 +165,16 @@ class PartitionReader:
     def verify(self) -> VerifyReport:
         """Read everything and list what is damaged."""
         self._check_open()
-        return verify_segments(self.segments)
+        deadline: float | None = None
+        while True:
+            layout = self._layout()
+            try:
+                report = verify_segments(layout.segments)
+            except FileNotFoundError as problem:
+                deadline = self._wait_for_change(layout, problem, deadline)
+                continue
+            if report.ok or self._layout().generation == layout.generation:
+                return report  # what looks like damage may be a segment that was just removed
 
     def _check_open(self) -> None:
         if self._closed:
