@@ -104,7 +104,9 @@ def trim(partition: Partition, progress: Progress, chance: random.Random) -> Non
 def truncate(partition: Partition, progress: Progress, chance: random.Random) -> None:
     append_singles(partition, progress, chance)
     if chance.random() < 0.05:
-        offset = chance.randint(max(partition.start_offset, partition.next_offset - 30), partition.next_offset)
+        offset = chance.randint(
+            max(partition.start_offset, partition.next_offset - 30), partition.next_offset
+        )
         progress.set("synced", min(offset, progress.get("synced")))
         progress.set("cut_asked", offset)
         partition.truncate_from(offset)

@@ -23,7 +23,9 @@ SYNCS = ("sync_data", "sync_map", "sync_directory")
 class BadDisk:
     """Lets `good` syncs pass, fails the next one and counts what comes after it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, good: int = 0, names: tuple[str, ...] = SYNCS) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, good: int = 0, names: tuple[str, ...] = SYNCS
+    ) -> None:
         self.calls = 0
         self.good = good
         self.failed = False

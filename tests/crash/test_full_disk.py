@@ -45,6 +45,6 @@ def test_on_a_small_file_system(tmp_path: Path, scenario: str) -> None:
     problem = why_no_tmpfs()
     if problem is not None:
         pytest.skip(problem)
-    mount = f"mount -t tmpfs -o size={TMPFS_BYTES} none {tmp_path} && exec \"$@\""
+    mount = f'mount -t tmpfs -o size={TMPFS_BYTES} none {tmp_path} && exec "$@"'
     wrapper = ("unshare", "-m", "--propagation", "private", "sh", "-c", mount, "sh")
     children.run("full_tmpfs", tmp_path / "log", scenario, wrapper=wrapper)
