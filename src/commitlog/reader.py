@@ -170,7 +170,7 @@ class PartitionReader:
             layout = self._layout()
             try:
                 report = verify_segments(layout.segments)
-            except FileNotFoundError as problem:
+            except (FileNotFoundError, CorruptionError) as problem:
                 deadline = self._wait_for_change(layout, problem, deadline)
                 continue
             if report.ok or self._layout().generation == layout.generation:
