@@ -142,7 +142,7 @@ class Catalog:
             path = self._path(f"{entry.name}-{number}")
             os.makedirs(path, exist_ok=True)
             with os.scandir(path) as found:
-                if any(one.name.endswith(LOG_SUFFIX) and one.stat().st_size for one in found):
+                if any(one.name.endswith(LOG_SUFFIX) and _has_records(one.path) for one in found):
                     raise TopicExistsError(f"{entry.name} (records without a topic in {path})")
             files.sync_directory(path)
         files.sync_directory(self._directory)
@@ -221,6 +221,12 @@ class Catalog:
 def typed(error: OSError, path: str) -> OSError:
     """Return the error to raise for one that the disk gave."""
     return DiskFullError(path, error.strerror) if files.is_full(error) else error
+
+
+def _has_records(path: str) -> bool:
+    """Say whether a segment holds anything but reserved blocks."""
+    with open(path, "rb") as file:
+        return any(file.read(64))
 
 
 def _read(path: str) -> bytes:

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from commitlog import files
 from commitlog.config import RecoveryMode, TopicConfig
@@ -164,7 +165,7 @@ class Recovery:
             segments, next_offset = self._check_from(segments, durable, mode, read_only)
             durable = min(durable, next_offset)
         if not read_only:
-            self._complete_indexes(segments[:-1], durable, trusted)
+            self._complete_indexes(segments, durable, trusted)
         start = max(min(start, next_offset), segments[0].base_offset)
         segments[-1].active = True
         return Recovered(
@@ -296,13 +297,12 @@ class Recovery:
 
     # --- indexes
 
-    def _complete_indexes(self, sealed: list[Segment], durable: int, trusted: bool) -> None:
-        """Give sealed segments the indexes they lack; those above the recovery point are checked too."""
+    def _complete_indexes(self, segments: list[Segment], durable: int, trusted: bool) -> None:
+        """Give sealed segments the indexes they lack; those that may not be synced are checked too."""
         names = set(os.listdir(self._directory))
-        for number, segment in enumerate(sealed):
-            next_base = sealed[number + 1].base_offset if number + 1 < len(sealed) else durable + 1
+        for segment, after in pairwise(segments):
             missing = [path for path in companions(segment.path) if os.path.basename(path) not in names]
-            if missing or not (trusted or next_base <= durable):
+            if missing or not (trusted or after.base_offset < durable):
                 builder = open_builder(segment, self._config, trust_indexes=False)
                 builder.finish(segment.size_bytes)
                 self._rebuilt += len(missing)

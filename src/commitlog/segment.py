@@ -168,6 +168,8 @@ class Segment:
                 break
             before = position
             position += size
+            if position > limit:
+                raise CorruptionError(self.path, before, f"a batch of {size} bytes cut off")
         return limit
 
     def start_for(self, offset: int) -> int:
