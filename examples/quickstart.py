@@ -67,7 +67,7 @@ def main(path: str) -> None:
         report = log.recovery[0]
         print(f"   acknowledged up to {acknowledged.value}, found up to {orders.next_offset}")
         print(
-            f"   checked {report.bytes_checked:,} bytes, cut {report.bytes_cut}, in {report.seconds * 1000:.1f} ms"
+            f"   checked {report.bytes_checked:,} bytes and cut {report.bytes_cut} in {report.seconds:.3f} s"
         )
         assert orders.next_offset >= acknowledged.value, "an acknowledged record was lost"
         assert sum(1 for _ in orders.records()) == orders.next_offset

@@ -344,8 +344,8 @@ class PartitionWriter(PartitionReader):
 
     def _roll_locked(self) -> SegmentWriter:
         old = self._writer
-        self._page.begin_change()
         with self._ended_by_interruption():
+            self._page.begin_change()
             try:
                 old.prepare_to_seal()
                 new = SegmentWriter.create(self.path, self._next_offset, self.config, self._cache)

@@ -140,7 +140,7 @@ class FakeDisk:
         return self._image(lambda directory: directory.durable, lambda file: file.versions[-1])
 
     def some(self, chance: random.Random) -> Image:
-        """Some of the pages, some of the names; on some disks names change in order, on others they do not."""
+        """Some of the pages, some of the names; names change in order on some disks, on others not."""
         in_order = chance.random() < 0.5
         last = chance.randint(0, self._changes)
 

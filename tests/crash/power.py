@@ -240,7 +240,7 @@ def check_all(found: Iterable[Moment], folder: Path, log: str = "log") -> None:
 
 
 def check(moment: Moment, root: Path, log: str = "log") -> None:
-    """Open what a power cut left: nothing promised is lost, nothing else is there, and it goes on from here."""
+    """Open what a power cut left: nothing promised is lost, nothing else is there, and it goes on."""
     write_image(moment.image, root)
     path, promise = root / log, moment.promise
     seen = _seen_by_a_reader(path)

@@ -71,7 +71,7 @@ def test_a_failed_sync_fails_the_append_that_asked_for_it(
     partition = quiet_partition(log)
     append_to(partition, 3, sync=True)
     BadDisk(monkeypatch)
-    with pytest.raises(PartitionFailedError, match="t-0.*Input/output error"):
+    with pytest.raises(PartitionFailedError, match=r"t-0.*Input/output error"):
         partition.append(value_of(3), sync=True)
     assert partition.durable_offset == 3
     log.close()

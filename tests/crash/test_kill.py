@@ -1,4 +1,4 @@
-"""A writer is killed in the middle of its work, many times: nothing acknowledged is lost, nothing torn served."""
+"""A writer is killed in the middle of its work, many times: nothing is lost, nothing torn served."""
 
 from __future__ import annotations
 

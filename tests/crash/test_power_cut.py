@@ -180,7 +180,7 @@ def from_the_start(story: Story) -> Story:
 
 
 def told(story: Story, config: Mapping[str, Any], root: Path) -> list[Moment]:
-    """Run a story from the creation of the log on; returns the moments to check, a sample of them by default."""
+    """Run a story from the creation of the log on; returns (a sample of) the moments to check."""
     chance = random.Random(story.__name__)
     root.mkdir()
     writer = Writer(root / "log", Promise(), config)

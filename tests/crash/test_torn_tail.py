@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,7 @@ def crashed(tmp_path: Path) -> Path:
     partition = log.create_topic("t", config={**QUIET, "index_interval_bytes": 100}).partition(0)
     append_to(partition, DURABLE)
     partition.sync()
-    for start, end in zip(TAIL, TAIL[1:], strict=False):
+    for start, end in itertools.pairwise(TAIL):
         partition.append_many(values(start, end))
     return crash(log, tmp_path / "crashed")
 
@@ -105,7 +106,7 @@ def test_damage_from_the_middle_of_batch_n_to_the_end_keeps_exactly_the_batches_
     crashed: Path, kind: Callable[[int], Damage]
 ) -> None:
     starts = batch_starts(crashed)
-    for start, end in zip(TAIL, TAIL[1:], strict=False):
+    for start, end in itertools.pairwise(TAIL):
         path = hurt(crashed, kind((starts[start] + starts[end]) // 2))
         with commitlog.open(path) as log:
             check_records(open_partition(log), 0, start)
