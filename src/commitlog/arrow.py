@@ -197,14 +197,23 @@ def _timestamps(column: pa.Array, first_row: int) -> Int64s:
         raise InvalidRecordError(first_row, f"timestamp must be a time or an integer, not {kind}")
     if column.null_count:
         raise InvalidRecordError(first_row, "timestamp must not be null")
+    if kind == pa.int64() or (pa.types.is_timestamp(kind) and kind.unit == "ms"):  # as they stand
+        numbers = np.frombuffer(column.buffers()[1], np.int64, len(column), 8 * column.offset)
+    else:
+        numbers = _cast_timestamps(column, first_row)
+    if len(numbers) and int(numbers.min()) < 0:
+        raise InvalidRecordError(first_row + int(numbers.argmin()), "timestamp is negative")
+    return numbers
+
+
+def _cast_timestamps(column: pa.Array, first_row: int) -> Int64s:
+    kind = column.type
     try:
         if pa.types.is_timestamp(kind):  # of finer units the fraction of a millisecond is dropped
             column = column.cast(pa.timestamp("ms", kind.tz), safe=kind.unit == "s")
         numbers: Int64s = column.cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid as problem:
         raise InvalidRecordError(first_row, f"timestamp out of range: {problem}") from None
-    if len(numbers) and int(numbers.min()) < 0:
-        raise InvalidRecordError(first_row + int(numbers.argmin()), "timestamp is negative")
     return numbers
 
 

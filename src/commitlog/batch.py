@@ -154,7 +154,9 @@ class RecordBatch:
         deltas = self.body.timestamps
         if deltas.stored is None:
             return np.full(len(self), self.header.base_timestamp)
-        return deltas.array()[self._low : self._high] + self.header.base_timestamp
+        base = np.int64(self.header.base_timestamp)
+        timestamps: Int64s = np.add(deltas.stored[self._low : self._high], base, dtype=np.int64)
+        return timestamps
 
     @property
     def key_lengths(self) -> Int64s:

@@ -78,7 +78,9 @@ class CommitLog:
         name = os.path.abspath(os.fspath(path))
         settings = config or LogConfig()
         if mode == "r":
-            return cls(name, settings, Catalog.open(name), None)
+            reader = cls(name, settings, Catalog.open(name), None)
+            _open_logs.add(reader)
+            return reader
         catalog, lock = Catalog.open_or_create(name)
         log = cls(name, settings, catalog, lock)
         try:
@@ -298,12 +300,12 @@ class CommitLog:
                 if self._refusal is not None:
                     return
                 self._refusal = ClosedError(self.path)
+            _open_logs.discard(self)
             if self._lock is None:
                 for topic in self._topics.values():
                     for partition in topic.partitions:
                         partition.close()
                 return
-            _open_logs.discard(self)
             for task in self._tasks:
                 task.stop()
             self._close_partitions()
@@ -336,11 +338,11 @@ class CommitLog:
             raise ReadOnlyError(self.path)
 
     def _forked(self) -> None:
-        """In a forked child: nothing may be written through what the parent opened."""
+        """In a forked child: nothing may be written through what the parent opened; reading may go on."""
         self._mutex = threading.RLock()
         self._cache.renew_lock()
-        self._refusal = ForkedError(self.path)
         if self._lock is not None:
+            self._refusal = ForkedError(self.path)
             self._lock.forget()
         for topic in self._topics.values():
             for partition in topic.partitions:

@@ -152,6 +152,10 @@ class ReadOnlyPartition(PartitionReader):
             time.sleep(50e-6 if waited < 0.05 else 1e-3 if waited < 5 else 5e-3)
         return True
 
+    def forked(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.RLock()
+
     def close(self) -> None:
         """Let the maps go."""
         with self._lock:

@@ -1,0 +1,55 @@
+"""The examples and the programs in the README run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import commitlog
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+README = ROOT / "README.md"
+BLOCKS = (
+    re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    if README.exists()
+    else []
+)
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in an empty folder, with warnings as errors."""
+    source = str(Path(commitlog.__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": source, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(example: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, str(example))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_programs_of_the_readme_run_one_after_another(tmp_path: Path) -> None:
+    """Each in a process of its own; what one left, the next one finds."""
+    for block in BLOCKS:
+        done = run(tmp_path, "-c", block)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+
+
+def test_there_are_examples_and_programs() -> None:
+    assert EXAMPLES
+    assert BLOCKS
