@@ -29,6 +29,8 @@ from commitlog.writer import PartitionWriter
 class Partition(PartitionWriter):
     """A partition opened for writing: append, read, trim, truncate, repair. Threads may share it."""
 
+    _inherited = False  # whether this is a forked child's copy
+
     @classmethod
     def open(
         cls,
@@ -190,9 +192,15 @@ class Partition(PartitionWriter):
     # --- the end
 
     def forked(self) -> None:
-        """In a forked child: refuse to write, and let locks go that other threads of the parent may hold."""
+        """In a forked child: refuse everything, for what is known here is what the parent knew at the fork."""
         self._make_locks()
         self._refusal = lambda: ForkedError(self.name)
+        self._inherited = True
+
+    def _check_open(self) -> None:
+        if self._inherited:
+            raise ForkedError(self.name)
+        super()._check_open()
 
     def abandon(self) -> None:
         """Let go of everything without syncing: for a log that could not be opened."""

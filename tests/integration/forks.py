@@ -169,7 +169,7 @@ def the_lock_goes_with_the_parent(path: str) -> None:
 
 
 def forks_under_load(path: str) -> None:
-    """A thread appends, another reads, another rolls; children are made all the while and none of them hangs."""
+    """Threads append, read and roll; children are made all the while, and none of them hangs."""
     with commitlog.open(path) as log:
         partition = log.create_topic("t", config={**CONFIG, "flush_ms": 1}).partition(0)
         append(partition, 100)
