@@ -192,7 +192,7 @@ class Partition(PartitionWriter):
     # --- the end
 
     def forked(self) -> None:
-        """In a forked child: refuse everything, for what is known here is what the parent knew at the fork."""
+        """In a forked child: refuse everything; what is known here is what the parent knew at the fork."""
         self._make_locks()
         self._refusal = lambda: ForkedError(self.name)
         self._inherited = True

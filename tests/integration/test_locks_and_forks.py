@@ -30,7 +30,7 @@ def test_a_second_writer_in_another_process_is_told_who_has_the_log(log: CommitL
 
 
 def test_a_refused_writer_leaves_the_log_as_it_is(log: CommitLog, log_path: Path) -> None:
-    partition = log.create_topic("t").partition(0)
+    partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
     partition.append(b"value")
     before = {one: one.read_bytes() for one in log_path.rglob("*") if one.is_file()}
     with pytest.raises(LogLockedError):
