@@ -16,7 +16,8 @@ import importlib.metadata, importlib.util, sys
 import commitlog
 
 assert ".venv" not in commitlog.__file__ and "site-packages" in commitlog.__file__, commitlog.__file__
-extras = [name for name in ("pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam") if importlib.util.find_spec(name)]
+names = ("pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam")
+extras = [name for name in names if importlib.util.find_spec(name)]
 assert not extras, extras
 assert importlib.metadata.version("commitlog") == commitlog.__version__
 with commitlog.open("data") as log:
