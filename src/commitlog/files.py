@@ -96,13 +96,22 @@ def reserve(fd: int, size: int) -> None:
     os.posix_fallocate(fd, 0, size)
 
 
-def map_file(path: str) -> mmap.mmap | None:
-    """Map a whole file for reading; None if it is empty.
+def open_same(path: str, inode: int | None) -> int:
+    """Open a file for reading; FileNotFoundError if another one has taken its name."""
+    fd = os.open(path, os.O_RDONLY)
+    if inode is not None and os.fstat(fd).st_ino != inode:
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "replaced by another file", path)
+    return fd
+
+
+def map_file(path: str, inode: int | None = None) -> mmap.mmap | None:
+    """Map a whole file for reading; None if it is empty. With `inode`, it must still be that file.
 
     A map of a file that shrinks kills the process that touches the lost pages, so no file that may be
     mapped ever shrinks below what was published: it is replaced by a shorter copy instead.
     """
-    fd = os.open(path, os.O_RDONLY)
+    fd = open_same(path, inode)
     try:
         if os.fstat(fd).st_size == 0:
             return None

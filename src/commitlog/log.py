@@ -256,7 +256,12 @@ class CommitLog:
         """Remove what retention no longer keeps, as the background thread does; returns the segment count."""
         self._check_writable()
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        return sum(one.apply_retention(now_ms) for one in self._partitions() if one.failure is None)
+        removed = 0
+        for partition in self._partitions():
+            if partition.failure is None:
+                with contextlib.suppress(ClosedError):  # a topic deleted meanwhile
+                    removed += partition.apply_retention(now_ms)
+        return removed
 
     def _partitions(self) -> list[Partition]:
         with self._mutex:

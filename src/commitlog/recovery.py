@@ -69,8 +69,10 @@ def list_segments(directory: str, cache: HandleCache | None) -> list[Segment]:
     with os.scandir(directory) as entries:
         for entry in entries:
             if _SEGMENT_NAME.fullmatch(entry.name):
-                size = entry.stat().st_size
-                found.append(Segment(entry.path, base_offset_of(entry.path), size, cache))
+                about = entry.stat()
+                segment = Segment(entry.path, base_offset_of(entry.path), about.st_size, cache)
+                segment.inode = about.st_ino
+                found.append(segment)
     return sorted(found, key=lambda segment: segment.base_offset)
 
 

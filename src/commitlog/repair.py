@@ -199,6 +199,7 @@ def salvage_segment(segment: Segment, end_offset: int, config: TopicConfig) -> S
     files.replace(temporary, segment.path)
     files.sync_directory(os.path.dirname(segment.path))
     segment.release()
+    segment.inode = os.stat(segment.path).st_ino
     segment.size_bytes = size
     open_builder(segment, config, trust_indexes=False).finish(size)
     return Salvage(segment.path, kept_as, bytes_lost, tuple(lost), expected)

@@ -66,6 +66,9 @@ class Segment:
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.cache = cache
+        self.inode: int | None = (
+            None  # the file meant, where it is known: a truncation gives its name to another
+        )
         self.active = False  # whether somebody appends to it: then its indexes have no seal yet
         self._map: mmap.mmap | None = None
         self._indexes: _Indexes | None = None
@@ -93,7 +96,7 @@ class Segment:
             return _Window(view, 0, size)
         if size - position <= _SMALL_READ_BYTES:
             return self._small_window(position, size)
-        view = self._map = files.map_file(self.path)
+        view = self._map = files.map_file(self.path, self.inode)
         if self.cache is not None:
             self.cache.use(self)
         if view is None or len(view) < size:
@@ -104,7 +107,7 @@ class Segment:
 
     def _small_window(self, position: int, size: int) -> _Window:
         # measured: a map of the grown tail costs 12 us, reading it 4 us
-        fd = os.open(self.path, os.O_RDONLY)
+        fd = files.open_same(self.path, self.inode)
         try:
             data = os.pread(fd, size - position, position)
         finally:
@@ -154,8 +157,17 @@ class Segment:
 
         `end` is an offset below which every batch is known to be complete.
         """
+        located = self._locate(offset, end)
+        return self.size_bytes if located is None else located[0]
+
+    def _locate(self, offset: int, end: int) -> tuple[int, _Window] | None:
+        """Return the position of the first batch that ends after `offset`, and the window it was seen in.
+
+        Whoever reads on must read there: the segment may grow, or be replaced, meanwhile.
+        """
         position = self.start_for(offset)
-        buffer, shift, limit = self._window(position)
+        window = self._window(position)
+        buffer, shift, limit = window
         before = None
         while position < limit:
             base_offset, next_offset, size = peek(buffer, position - shift, self.path, shift)
@@ -163,14 +175,14 @@ class Segment:
                 if base_offset > offset and before is not None:
                     # a gap, or a header that rotted so that its batch was stepped over
                     check(buffer, before - shift, limit - shift, self.path, shift)
-                return position
+                return position, window
             if next_offset >= end:
                 break
             before = position
             position += size
             if position > limit:
                 raise CorruptionError(self.path, before, f"a batch of {size} bytes cut off")
-        return limit
+        return None
 
     def start_for(self, offset: int) -> int:
         """Return the position of a batch at or before `offset`; what an index says is checked."""
@@ -255,15 +267,17 @@ class Segment:
     def batches(self, start: int | None = None, end: int = FAR) -> Iterator[RecordBatch]:
         """Iterate over the batches that hold offsets in [start, end), whole and checked."""
         start = self.base_offset if start is None else start
-        if start >= end or self.size_bytes == 0:
-            return
-        yield from self.batches_from(self.position_of(start, end), end)
+        located = self._locate(start, end) if start < end and self.size_bytes else None
+        if located is not None:
+            yield from self._decoded(*located, end)
 
     def batches_from(self, position: int, end: int = FAR) -> Iterator[RecordBatch]:
         """Iterate over the batches from `position` on, until one reaches the offset `end`."""
-        if position >= self.size_bytes:
-            return
-        buffer, shift, limit = self._window(position)
+        if position < self.size_bytes:
+            yield from self._decoded(position, self._window(position), end)
+
+    def _decoded(self, position: int, window: _Window, end: int) -> Iterator[RecordBatch]:
+        buffer, shift, limit = window
         view = memoryview(buffer)
         kept = position
         while position < limit:
@@ -277,12 +291,10 @@ class Segment:
 
     def record_runs(self, start: int, end: int) -> Iterator[tuple[Iterable[Record], int]]:
         """Iterate over the records with offsets in [start, end), in runs, each with the offset after it."""
-        if start >= end or self.size_bytes == 0:
+        located = self._locate(start, end) if start < end and self.size_bytes else None
+        if located is None:
             return
-        position = self.position_of(start, end)
-        if position >= self.size_bytes:
-            return
-        buffer, shift, limit = self._window(position)
+        position, (buffer, shift, limit) = located
         kept = position
         while position < limit and start < end:
             records, after = read_ones(buffer, position - shift, limit - shift, end)

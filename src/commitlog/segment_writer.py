@@ -60,7 +60,9 @@ class SegmentWriter:
         """Go on writing after segment.size_bytes; what lies behind it in the file is cut."""
         fd = os.open(segment.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            if os.fstat(fd).st_size > segment.size_bytes:
+            found = os.fstat(fd)
+            segment.inode = found.st_ino
+            if found.st_size > segment.size_bytes:
                 files.cut(fd, segment.size_bytes)
             if config.preallocate:
                 files.reserve(fd, config.segment_bytes)

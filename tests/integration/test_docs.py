@@ -15,11 +15,8 @@ import commitlog
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 README = ROOT / "README.md"
-BLOCKS = (
-    re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
-    if README.exists()
-    else []
-)
+_PROGRAM = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCKS = _PROGRAM.findall(README.read_text()) if README.exists() else []
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,7 @@ class Crew:
         self._threads: list[threading.Thread] = []
         self.problems: list[BaseException] = []
 
-    def add(self, work: Callable[[], None], *, times: int | None = None) -> None:
+    def add(self, work: Callable[[], object], *, times: int | None = None) -> None:
         def loop() -> None:
             done = 0
             try:
