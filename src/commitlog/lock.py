@@ -18,8 +18,10 @@ _PATIENCE_SECONDS = 0.2  # readers hold the lock for a moment to see whether a w
 class LogLock:
     """An exclusive lock on a log's directory, let go when the process ends, however it ends."""
 
+    _fd: int | None = None
+
     def __init__(self, fd: int) -> None:
-        self._fd: int | None = fd
+        self._fd = fd
 
     @classmethod
     def take(cls, directory: str) -> Self:

@@ -82,7 +82,11 @@ class CommitLog:
             _open_logs.add(reader)
             return reader
         catalog, lock = Catalog.open_or_create(name)
-        log = cls(name, settings, catalog, lock)
+        try:
+            log = cls(name, settings, catalog, lock)
+        except BaseException:
+            lock.release()
+            raise
         try:
             log._load()
             lock.ready()
