@@ -342,6 +342,7 @@ def _cut_file(segment: Segment) -> None:
     fd = os.open(segment.path, os.O_RDWR)
     try:
         files.cut(fd, segment.size_bytes)
+        files.sync_data(fd)
     finally:
         os.close(fd)
 

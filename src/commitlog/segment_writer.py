@@ -64,6 +64,9 @@ class SegmentWriter:
             segment.inode = found.st_ino
             if found.st_size > segment.size_bytes:
                 files.cut(fd, segment.size_bytes)
+                files.sync_data(
+                    fd
+                )  # or a power cut could bring back what lay behind the tear, after new records
             if config.preallocate:
                 files.reserve(fd, config.segment_bytes)
             builder = open_builder(segment, config, trust_indexes=trust_indexes)

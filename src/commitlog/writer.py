@@ -65,7 +65,9 @@ class PartitionWriter(PartitionReader):
         self._durable_offset = found.durable_offset
         self._segments = Layout.of(found.segments, page.generation)
         self._unsynced = [
-            segment for segment, after in pairwise(found.segments) if after.base_offset > found.durable_offset
+            segment
+            for segment, after in pairwise(found.segments)
+            if after.base_offset >= found.durable_offset
         ]
         self._names_changed = True  # whether the directory needs a sync
         self._trash = Trash()
