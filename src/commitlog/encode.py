@@ -251,6 +251,11 @@ def reencode(batch: RecordBatch, span: int) -> EncodedBatch:
     return assemble(columns, len(batch), timestamps, header.flags, span, header.producer)
 
 
+def encode_empty(span: int, timestamp: int) -> EncodedBatch:
+    """Return a batch of no records that takes `span` offsets: what stands where records are gone."""
+    return assemble(Columns(NO_STRINGS, NO_STRINGS), 0, timestamp, 0, span)
+
+
 def _offset_deltas(deltas: Int64s) -> IntColumn | None:
     if len(deltas) == 0 or int(deltas[-1]) == len(deltas) - 1:  # they only grow, so nothing is missing
         return None

@@ -4,8 +4,8 @@ An index is derived from its .log file: it may be lost, and then it is rebuilt. 
 its entries, padded with zeros, and is never cut while somebody may have it mapped. An entry never has
 position 0 (the segment's start needs none), so the first zero position is the end of the index.
 
-The first 16 bytes are the seal, zero while the segment is active: the size of the sealed segment, and
-count and checksum of the entries. A sealed index whose seal does not hold is not believed.
+The first 24 bytes are the seal, zero while the segment is active: size and next_offset of the sealed
+segment, and count and checksum of the entries. A sealed index whose seal does not hold is not believed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import mmap
 import os
 from bisect import bisect_left, bisect_right
+from struct import Struct
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -25,12 +26,29 @@ from commitlog import files
 _LOW = 0xFFFF_FFFF
 _NO_LIMIT = 1 << 62
 _FIRST_BYTES, _STEP_BYTES = 4096, 64 * 1024
-_SEAL_BYTES = 16
+_SEAL = Struct("<3Q")  # size_bytes, next_offset, digest
+_SEAL_BYTES = _SEAL.size
 
 
 def base_offset_of(path: str) -> int:
     """Return the base_offset that a segment's file is named by; ValueError if it is not one."""
     return int(os.path.basename(path).partition(".")[0])
+
+
+def sealed_end(path: str, size_bytes: int) -> int | None:
+    """Return the offset after a sealed segment of this size, as its index at `path` says, unchecked."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        raw = os.pread(fd, _SEAL_BYTES, 0)
+    finally:
+        os.close(fd)
+    if len(raw) < _SEAL_BYTES:
+        return None
+    sealed_bytes, next_offset, _ = _SEAL.unpack(raw)
+    return int(next_offset) if sealed_bytes == size_bytes else None
 
 
 class IndexEntry(NamedTuple):
@@ -137,25 +155,27 @@ class Index:
 
     def seal_holds(self, size_bytes: int) -> bool:
         """Say whether the index is complete and unharmed for a sealed segment of this size."""
-        return self._seal is not None and self._seal.tolist() == [size_bytes, self._digest()]
+        seal = self._seal
+        return seal is not None and seal[0] == size_bytes and seal[2] == self._digest(seal[0], seal[1])
 
-    def _digest(self) -> int:
-        """Return count and checksum of the entries in one word."""
+    def _digest(self, size_bytes: int, next_offset: int) -> int:
+        """Return the count of entries, and a checksum of them and of the seal, in one word."""
         count = len(self)
-        return crc32c(self._cells[: count * self.words].cast("B")) << 32 | count
+        entries = crc32c(self._cells[: count * self.words].cast("B"))
+        return crc32c(_SEAL.pack(size_bytes, next_offset, count), entries) << 32 | count
 
     # --- writing
 
-    def seal(self, size_bytes: int) -> None:
-        """Say that the segment is complete at `size_bytes`, and this index with it."""
+    def seal(self, size_bytes: int, next_offset: int) -> None:
+        """Say that the segment is complete, with its size and the offset after it, and this index too."""
         assert self._seal is not None
-        self._seal[1] = self._digest()
+        self._seal[1], self._seal[2] = next_offset, self._digest(size_bytes, next_offset)
         self._seal[0] = size_bytes
 
     def unseal(self) -> None:
         """Say that entries may come."""
         assert self._seal is not None
-        self._seal[0] = self._seal[1] = 0
+        self._seal[0] = self._seal[1] = self._seal[2] = 0
 
     def has_room(self, entries: int) -> bool:
         """Say whether so many entries more fit in segment_index_bytes."""

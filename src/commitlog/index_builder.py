@@ -86,11 +86,11 @@ class IndexBuilder:
         self._offsets.close()
         self._times.close()
 
-    def finish(self, size_bytes: int) -> None:
+    def finish(self, size_bytes: int, next_offset: int) -> None:
         """Give the latest timestamp an entry, so that a sealed segment tells it, and seal the indexes."""
         self._index_time()
-        self._offsets.seal(size_bytes)
-        self._times.seal(size_bytes)
+        self._offsets.seal(size_bytes, next_offset)
+        self._times.seal(size_bytes, next_offset)
 
     def _index_time(self) -> None:
         if self._latest_position > self._timed_position:

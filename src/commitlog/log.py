@@ -234,14 +234,17 @@ class CommitLog:
         name = f"{entry.name}-{number}"
         path = os.path.join(self.path, name)
         if self._lock is None:
-            return ReadOnlyPartition.open(path, name, config, self._cache, self._page_is_true)
+            return ReadOnlyPartition.open(
+                path, name, config, self._cache,
+                writer=self._has_writer, clean=self._catalog.has_clean_marker,
+            )  # fmt: skip
         partition = Partition.open(path, name, config, self.config, self._cache, clean=self._clean)
         partition.wake_flusher_with(self._tasks[0].wake)
         return partition
 
-    def _page_is_true(self) -> bool:
-        """Say, for a reader, whether state pages can be believed: a writer lives, or ended cleanly."""
-        return self._catalog.has_clean_marker() or writer_is_ready(self.path)
+    def _has_writer(self) -> bool:
+        """Say, for a reader, whether a writer keeps the state pages true."""
+        return writer_is_ready(self.path)
 
     # --- what happened, and what happens behind the caller's back
 

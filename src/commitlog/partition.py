@@ -43,17 +43,17 @@ class Partition(PartitionWriter):
         clean: bool,
     ) -> Self:
         """Open for writing, after recovery; the directory must be there."""
-        page = StatePage.open(path)
-        found = Recovery(path, name, page, config, cache).run(clean=clean, mode=log_config.recovery_mode)
+        old = StatePage.open(path)
+        known = old.checkpoint if old else None
+        found = Recovery(path, name, known, config, cache).run(clean=clean, mode=log_config.recovery_mode)
         page = StatePage.create(path)
-        known = page.valid
         partition = cls(path, name, config, cache, page, found)
         partition._publish_layout(found.segments)
         page.publish_start(found.start_offset)
         page.publish_durable(found.durable_offset)
         if found.report.salvaged:
             partition.sync()  # a gap above durable_offset would look like a lost tail
-        if not known or found.report.salvaged:
+        if known is None or found.report.salvaged:
             # a page lost in a power cut would leave recovery without its recovery point
             page.sync()
             files.sync_directory(path)
@@ -132,8 +132,6 @@ class Partition(PartitionWriter):
         self._unsynced = [one for one in self._unsynced if one.base_offset < kept.base_offset]
         self._writer = SegmentWriter.open(kept, self.config, trust_indexes=False)
         self._publish_layout((*segments[:keep], kept))
-        if _end_of(kept) < offset:
-            self._roll_locked()  # the new segment's name keeps next_offset where records end before it
         self._sync_locked()
 
     @contextlib.contextmanager
@@ -153,7 +151,7 @@ class Partition(PartitionWriter):
     def _look_again(self) -> None:
         """After a failure half-way: let readers see what the files hold now."""
         with contextlib.suppress(OSError, CommitLogError):
-            recovery = Recovery(self.path, self.name, self._page, self.config, self._cache)
+            recovery = Recovery(self.path, self.name, self._page.checkpoint, self.config, self._cache)
             found = recovery.run(clean=False, mode="cut", read_only=True)
             self._next_offset = found.next_offset
             self._publish_layout(found.segments)
@@ -216,7 +214,7 @@ class Partition(PartitionWriter):
             if self._refusal is None:
                 with self._sync_lock, self._lock:
                     self._sync_locked()  # names too, which no record may be waiting for
-                self._writer.seal_indexes()
+                self._writer.seal_indexes(self._next_offset)
                 self._page.sync()
         finally:
             with self._lock:
@@ -227,11 +225,3 @@ class Partition(PartitionWriter):
             self._notify()
             with self._sync_lock:
                 self._page.close()
-
-
-def _end_of(segment: Segment) -> int:
-    """Return the offset after a segment's last batch."""
-    end = segment.base_offset
-    for _, header in segment.headers(segment.start_for(1 << 62)):
-        end = header.next_offset
-    return end

@@ -20,36 +20,49 @@ from commitlog.state import StatePage
 class ReadOnlyPartition(PartitionReader):
     """A partition seen from outside its writer's process; it never writes.
 
-    While a writer is at work, its state page tells how far to read. Without one (and without a clean
-    shutdown) the files are checked here, in memory, as the next writer will check them.
+    While a writer is at work, its state page tells how far to read. Without one the files are checked
+    here, in memory, as the next writer will check them: hardly at all after a clean shutdown.
     """
 
     def __init__(
-        self, path: str, name: str, config: TopicConfig, cache: HandleCache, trusted: Callable[[], bool]
+        self,
+        path: str,
+        name: str,
+        config: TopicConfig,
+        cache: HandleCache,
+        writer: Callable[[], bool],
+        clean: Callable[[], bool],
     ) -> None:
         self.path = path
         self.name = name
         self.config = config
         self._cache = cache
-        self._trusted = trusted
+        self._has_writer = writer
+        self._is_clean = clean
         self._lock = threading.RLock()
         self._page: StatePage | None = None
         self._known: Layout | None = None
-        self._settled: tuple[int, int, int] | None = (
-            None  # start, next, durable where there is no page to follow
-        )
+        # start, next and durable where there is no writer to follow
+        self._settled: tuple[int, int, int] | None = None
 
     @classmethod
     def open(
-        cls, path: str, name: str, config: TopicConfig, cache: HandleCache, trusted: Callable[[], bool]
+        cls,
+        path: str,
+        name: str,
+        config: TopicConfig,
+        cache: HandleCache,
+        *,
+        writer: Callable[[], bool],
+        clean: Callable[[], bool],
     ) -> Self:
-        """Open; `trusted` says whether the state page can be believed now."""
-        partition = cls(path, name, config, cache, trusted)
+        """Open; `writer` says whether somebody writes the log, `clean` whether it was closed cleanly."""
+        partition = cls(path, name, config, cache, writer, clean)
         partition._layout()
         return partition
 
     def _follow(self) -> StatePage | None:
-        """Return the page to follow, None while there is none that can be believed."""
+        """Return the page to follow, None while there is no writer to keep it true."""
         self._check_open()
         page = self._page
         if page is not None and self._settled is None:
@@ -59,7 +72,7 @@ class ReadOnlyPartition(PartitionReader):
                 self._page = StatePage.open(self.path)
             page = self._page
             moved = page is not None and (self._known is None or page.generation != self._known.generation)
-            if moved and self._trusted():
+            if moved and self._has_writer():
                 self._settled = None
                 return page
             if self._settled is None:
@@ -67,8 +80,9 @@ class ReadOnlyPartition(PartitionReader):
             return page if self._settled is None else None
 
     def _settle(self, page: StatePage | None) -> None:
-        recovery = Recovery(self.path, self.name, page, self.config, self._cache)
-        found = recovery.run(clean=False, mode="cut", read_only=True)
+        known = page.checkpoint if page else None
+        recovery = Recovery(self.path, self.name, known, self.config, self._cache)
+        found = recovery.run(clean=self._is_clean(), mode="cut", read_only=True)
         self._known = Layout.of(found.segments, 0 if page is None else page.generation)
         self._settled = (found.start_offset, found.next_offset, found.durable_offset)
 

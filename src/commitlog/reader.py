@@ -119,7 +119,7 @@ class PartitionReader:
     ) -> Iterator[RecordBatch]:
         """Iterate over batches cut to [start, end); stop after max_bytes, but not before the first."""
         low, high = self._range(start, end)
-        found = self._pieces(low, high, _batches_in)
+        found = filter(len, self._pieces(low, high, _batches_in))
         return found if max_bytes is None else _up_to(found, max_bytes)
 
     def to_arrow(
@@ -199,10 +199,16 @@ class PartitionReader:
             if start < self.start_offset:  # trimmed away under the reader's feet
                 raise OffsetOutOfRangeError(self.name, start, self.start_offset, self.next_offset)
             number = layout.find(start)
+            segment = layout.segments[number]
+            following = layout.bases[number + 1] if number + 1 < len(layout.bases) else end
             try:
-                for piece, after in read(layout.segments[number], start, end):
+                for piece, after in read(segment, start, end):
                     start = after
                     yield piece
+                end = min(end, self.high_watermark)  # truncated meanwhile
+                if start < min(following, end):
+                    reason = f"offsets [{start}, {min(following, end)}) are missing"
+                    raise CorruptionError(segment.path, segment.size_bytes, reason)
             except (FileNotFoundError, CorruptionError) as problem:
                 if start < self.start_offset:
                     raise OffsetOutOfRangeError(
@@ -210,8 +216,6 @@ class PartitionReader:
                     ) from None
                 deadline = self._wait_for_change(layout, problem, deadline)
                 end = min(end, self.high_watermark)
-                continue
-            start = max(start, layout.bases[number + 1] if number + 1 < len(layout.bases) else end)
 
     def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
         """Decide what a failed read means: segments that are just being replaced, or damage."""
@@ -232,9 +236,7 @@ class PartitionReader:
 
 def _batches_in(segment: Segment, start: int, end: int) -> Iterator[tuple[RecordBatch, int]]:
     for batch in segment.batches(start, end):
-        part = batch.slice(start, end)
-        if len(part):
-            yield part, batch.next_offset
+        yield batch.slice(start, end), batch.next_offset
 
 
 def _up_to(batches: Iterator[RecordBatch], max_bytes: int) -> Iterator[RecordBatch]:

@@ -20,7 +20,7 @@ from commitlog.errors import CorruptionError, TornTailError
 from commitlog.format import SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
 from commitlog.handles import HandleCache
 from commitlog.index import OffsetIndex, TimeIndex, base_offset_of
-from commitlog.repair import Salvage, salvage_segment
+from commitlog.repair import Salvage, fill_hole, salvage_segment
 from commitlog.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -30,7 +30,7 @@ from commitlog.segment import (
     segment_path,
 )
 from commitlog.segment_writer import open_builder
-from commitlog.state import StatePage
+from commitlog.state import Checkpoint
 
 _SEGMENT_NAME = re.compile(r"\d{20}\.log")
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -130,13 +130,13 @@ class Recovery:
         self,
         directory: str,
         name: str,
-        page: StatePage | None,
+        known: Checkpoint | None,
         config: TopicConfig,
         cache: HandleCache | None,
     ) -> None:
         self._directory = directory
         self._name = name
-        self._page = page
+        self._known = known
         self._config = config
         self._cache = cache
         self._began = time.perf_counter()
@@ -147,43 +147,36 @@ class Recovery:
         """Bring the files into order (in memory only, if `read_only`) and say what is there."""
         if not read_only:
             self._clear_leftovers()
+        known = self._known
         segments = list_segments(self._directory, self._cache)
-        if not segments:
-            self._check_nothing_lost(mode)
-            base = self._page.next_offset if self._page else 0
-            segments = [Segment(segment_path(self._directory, base), base, 0, self._cache)]
-        page = self._page
-        start = page.start_offset if page else 0
-        segments = self._without_trimmed(segments, start, read_only)
+        if known is not None:
+            segments = self._from_the_start(segments, known, mode, read_only)
+        segments = segments or [self._empty(0)]
         last = segments[-1]
         trusted = (
-            clean and page is not None and page.base_offset == last.base_offset
-            and page.end_position <= last.size_bytes
+            clean and known is not None and known.base_offset == last.base_offset
+            and known.end_position <= last.size_bytes
         )  # fmt: skip
-        if trusted and page is not None:
-            last.size_bytes, next_offset, durable = page.end_position, page.next_offset, page.durable_offset
+        if trusted and known is not None:
+            last.size_bytes, next_offset, durable = (
+                known.end_position,
+                known.next_offset,
+                known.durable_offset,
+            )
+            segments = self._without_holes(segments, mode, read_only)
         else:
-            durable = page.durable_offset if page else last.base_offset
+            durable = known.durable_offset if known else last.base_offset
             segments, next_offset = self._check_from(segments, durable, mode, read_only)
             durable = min(durable, next_offset)
         if not read_only:
             self._complete_indexes(segments, durable, trusted)
-        start = max(min(start, next_offset), segments[0].base_offset)
+        start = max(known.start_offset if known else 0, segments[0].base_offset)
+        start = min(start, next_offset)
         segments[-1].active = True
-        return Recovered(
-            segments,
-            min(start, next_offset),
-            next_offset,
-            max(durable, start),
-            trusted,
-            self._report(trusted),
-        )
+        return Recovered(segments, start, next_offset, max(durable, start), trusted, self._report(trusted))
 
-    def _check_nothing_lost(self, mode: RecoveryMode) -> None:
-        page = self._page
-        if page is not None and page.durable_offset > page.start_offset and mode != "salvage":
-            reason = f"no segments, but offsets [{page.start_offset}, {page.durable_offset}) were synced"
-            raise CorruptionError(self._directory, 0, reason)
+    def _empty(self, base_offset: int) -> Segment:
+        return Segment(segment_path(self._directory, base_offset), base_offset, 0, self._cache)
 
     def _clear_leftovers(self) -> None:
         """Remove what an interrupted deletion, truncation or repair left, and indexes without a segment."""
@@ -194,14 +187,53 @@ class Recovery:
             if orphan or suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX):
                 files.remove(os.path.join(self._directory, name))
 
-    def _without_trimmed(self, segments: list[Segment], start: int, read_only: bool) -> list[Segment]:
-        """Finish a trim that a crash interrupted: segments wholly below start_offset go."""
+    def _from_the_start(
+        self, segments: list[Segment], known: Checkpoint, mode: RecoveryMode, read_only: bool
+    ) -> list[Segment]:
+        """Return the segments from start_offset on; what lies below it, a trim was about to remove."""
+        start = known.start_offset
         while len(segments) > 1 and segments[1].base_offset <= start:
             if not read_only:
                 for path in (segments[0].path, *companions(segments[0].path)):
                     files.remove(path)
             segments = segments[1:]
-        return segments
+        if not segments and known.durable_offset <= start:
+            return [self._empty(known.next_offset)]
+        if segments and segments[0].base_offset <= start:
+            return segments
+        if known.durable_offset <= start:
+            # crash: the first segment was never synced and is lost -> what follows it goes too
+            return [*self._drop(segments, 0, mode, read_only), self._empty(start)]
+        end = segments[0].base_offset if segments else known.durable_offset
+        if mode != "salvage":
+            reason = f"offsets [{start}, {end}) are missing, and some of them were synced"
+            raise CorruptionError(self._directory, 0, reason)
+        self._salvaged.append(Salvage(self._directory, "", 0, ((start, end),), end))
+        return segments or [self._empty(end)]
+
+    def _without_holes(self, segments: list[Segment], mode: RecoveryMode, read_only: bool) -> list[Segment]:
+        """Check, by what their indexes say, that sealed segments follow one another without a hole."""
+        whole = segments[:1]
+        for segment, after in pairwise(segments):
+            if segment.next_offset != after.base_offset:
+                # a seal may be old, or have rotted: the batches decide
+                whole += self._hole_before(after, segment.find_next_offset(), mode, read_only)
+            whole.append(after)
+        return whole
+
+    def _hole_before(
+        self, segment: Segment, expected: int, mode: RecoveryMode, read_only: bool
+    ) -> list[Segment]:
+        """Return what fills [expected, segment.base_offset) in mode salvage; otherwise a hole is damage."""
+        end = segment.base_offset
+        if expected == end:
+            return []
+        if expected > end:
+            raise CorruptionError(segment.path, 0, f"offset {end} follows offset {expected - 1}")
+        if mode != "salvage" or read_only:
+            raise CorruptionError(segment.path, 0, f"offsets [{expected}, {end}) are missing before it")
+        self._salvaged.append(fill_hole(self._directory, expected, end, self._config))
+        return [Segment.open(self._salvaged[-1].path, self._cache)]
 
     # --- checking what may be torn
 
@@ -210,20 +242,18 @@ class Recovery:
     ) -> tuple[list[Segment], int]:
         """Check every batch from `durable` on; returns the segments that stay and the next_offset."""
         first = max((number for number, one in enumerate(segments) if one.base_offset < durable), default=0)
-        if self._page is None:  # what was synced is not known: nothing but the last segment may be torn
+        if self._known is None:  # what was synced is not known: nothing but the last segment may be torn
             first, durable = 0, segments[-1].base_offset
+        kept = self._without_holes(segments[: first + 1], mode, read_only)[:-1]
         expected = segments[first].base_offset
         for number in range(first, len(segments)):
             segment = segments[number]
-            if self._page is None and segment.base_offset != expected and mode != "salvage":
-                reason = (
-                    f"offsets [{expected}, {segment.base_offset}) are missing before it, and the state page"
-                )
-                raise CorruptionError(segment.path, 0, reason)
-            if segment.base_offset != expected and segment.base_offset > durable:
+            if segment.base_offset != expected and expected >= durable and mode != "salvage":
                 # crash: the end of an unsynced segment was lost, its successor was not
-                self._reach_durable(segments[:number], expected, durable, "cut")
-                return self._drop(segments, number, mode, read_only), expected
+                self._drop(segments, number, mode, read_only)
+                return kept, expected
+            kept += self._hole_before(segment, expected, mode, read_only)
+            kept.append(segment)
             expected, damage = self._check_segment(segment, durable, read_only)
             if damage is None:
                 continue
@@ -231,13 +261,13 @@ class Recovery:
                 after = segments[number + 1].base_offset if number + 1 < len(segments) else durable
                 self._salvaged.append(salvage_segment(segment, after, self._config))
                 expected = self._salvaged[-1].next_offset
-                durable = max(durable, after)  # what follows the gap is no tear
             elif expected < durable:
                 raise damage
             else:
                 self._cut(segment, damage.position, mode)
-                return self._drop(segments, number + 1, mode, read_only), expected
-        return self._reach_durable(segments, expected, durable, mode), max(expected, durable)
+                self._drop(segments, number + 1, mode, read_only)
+                return kept, expected
+        return self._reach_durable(kept, expected, durable, mode), max(expected, durable)
 
     def _check_segment(
         self, segment: Segment, durable: int, read_only: bool
@@ -246,11 +276,11 @@ class Recovery:
         self._checked += 1
         expected = segment.base_offset
         try:
-            position, expected = _recovery_point(segment, durable if self._page else 0)
+            position, expected = _recovery_point(segment, durable if self._known else 0)
             self._checked_bytes += segment.size_bytes - position
             for place, header in checked_headers(segment.path, position, segment.size_bytes):
-                if header.base_offset < expected:
-                    reason = f"offset {header.base_offset} follows offset {expected - 1}"
+                if header.base_offset != expected:
+                    reason = f"offset {header.base_offset} stands where {expected} should"
                     return expected, CorruptionError(segment.path, place, reason)
                 expected = header.next_offset
         except CorruptionError as damage:
@@ -278,7 +308,10 @@ class Recovery:
             last = segments[-1]
             reason = f"the log ends at offset {expected}, but everything below {durable} was synced"
             raise CorruptionError(last.path, last.size_bytes, reason)
-        return [*segments, Segment(segment_path(self._directory, durable), durable, 0, self._cache)]
+        if segments[-1].size_bytes == 0:
+            segments = segments[:-1]  # what fills the hole takes its name
+        end = self._empty(durable)
+        return [*segments, *self._hole_before(end, expected, mode, False), end]
 
     def _drop(
         self, segments: list[Segment], number: int, mode: RecoveryMode, read_only: bool
@@ -306,7 +339,7 @@ class Recovery:
             missing = [path for path in companions(segment.path) if os.path.basename(path) not in names]
             if missing or not (trusted or after.base_offset < durable):
                 builder = open_builder(segment, self._config, trust_indexes=False)
-                builder.finish(segment.size_bytes)
+                builder.finish(segment.size_bytes, after.base_offset)
                 self._rebuilt += len(missing)
 
     def _report(self, clean: bool) -> RecoveryReport:

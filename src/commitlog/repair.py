@@ -10,14 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from commitlog import files
+from commitlog.columns import Buffer
 from commitlog.config import TopicConfig
+from commitlog.encode import encode_empty
 from commitlog.errors import CorruptionError
 from commitlog.format import MAGIC_BYTES, MAGIC_POSITION, BatchHeader, check
 from commitlog.index import Index, OffsetIndex, TimeIndex
-from commitlog.segment import TEMPORARY_SUFFIX, Segment, companions
+from commitlog.segment import TEMPORARY_SUFFIX, Segment, companions, segment_path
 from commitlog.segment_writer import open_builder
 
 DAMAGED_SUFFIX = ".damaged"
+_MAX_SPAN = 1 << 32  # last_offset_delta has 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,10 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """One repaired segment: offsets in [start, end) of each lost range may be gone."""
+    """One repaired segment: offsets in [start, end) of each lost range may be gone.
+
+    `kept_as` is the damaged file, "" where the whole file was missing.
+    """
 
     path: str
     kept_as: str
@@ -66,40 +72,55 @@ class RepairReport:
 
 
 def verify_segments(segments: Sequence[Segment]) -> VerifyReport:
-    """Read every byte of the segments and every entry of their indexes."""
+    """Read every byte of the segments and every entry of their indexes; the last segment is active."""
     batches = records = size = 0
     damage: list[Damage] = []
-    for segment in segments:
-        for _, _, found in sound_batches(segment):
-            if isinstance(found, Damage):
-                damage.append(found)
-            else:
-                batches += 1
-                records += found.record_count
+    ends = [*(segment.base_offset for segment in segments[1:]), None]
+    for segment, end_offset in zip(segments, ends, strict=True):
+        try:
+            for _, _, found in sound_batches(segment, end_offset):
+                if isinstance(found, Damage):
+                    damage.append(found)
+                else:
+                    batches += 1
+                    records += found.record_count
+            damage += false_indexes(segment)
+        except FileNotFoundError:
+            damage.append(Damage(segment.path, 0, 0, "the file is missing"))
         size += segment.size_bytes
-        damage += _missing_end(segment)
-        damage += false_indexes(segment)
     return VerifyReport(len(segments), batches, records, size, tuple(damage))
 
 
-def sound_batches(segment: Segment) -> Iterator[tuple[int, int, BatchHeader | Damage]]:
-    """Iterate over [position, end_position) of a segment: sound batches, and the damage between them."""
+def sound_batches(
+    segment: Segment, end_offset: int | None
+) -> Iterator[tuple[int, int, BatchHeader | Damage]]:
+    """Iterate over [position, end_position) of a segment: sound batches, and the damage between them.
+
+    Offsets that are missing are damage, too, at the place where they should be. `end_offset` is where
+    the segment's offsets must end, None if it is not known.
+    """
     position, size = 0, segment.size_bytes
-    expected = segment.base_offset
-    if size == 0:
-        return
-    buffer = segment.buffer()
+    expected, damaged = segment.base_offset, False
+    buffer = segment.buffer() if size else memoryview(b"")
     while position < size:
         try:
             header = _next_batch(buffer, position, size, segment.path, expected)
         except CorruptionError as problem:
             end = _resume(buffer, position, size, segment.path, expected)
             yield position, end, Damage(segment.path, position, end, problem.reason)
-            position = end
+            position, damaged = end, True
             continue
+        if header.base_offset > expected and not damaged:
+            yield position, position, _hole(segment.path, position, expected, header.base_offset)
         yield position, position + header.size, header
         position += header.size
-        expected = header.next_offset
+        expected, damaged = header.next_offset, False
+    if end_offset is not None and expected < end_offset and not damaged:
+        yield size, size, _hole(segment.path, size, expected, end_offset)
+
+
+def _hole(path: str, position: int, start: int, end: int) -> Damage:
+    return Damage(path, position, position, f"offsets [{start}, {end}) are missing")
 
 
 def _next_batch(buffer: memoryview, position: int, size: int, path: str, expected: int) -> BatchHeader:
@@ -124,19 +145,6 @@ def _resume(buffer: memoryview, position: int, size: int, path: str, expected: i
                 return start
         found = raw.find(MAGIC_BYTES, found + 1)
     return size
-
-
-def _missing_end(segment: Segment) -> list[Damage]:
-    """Tell of a sealed segment that was longer once: both its indexes are whole and say so."""
-    try:
-        indexes = [OffsetIndex.open(companions(segment.path)[0]), TimeIndex.open(companions(segment.path)[1])]
-    except FileNotFoundError:
-        return []
-    sealed_bytes = indexes[0].sealed_bytes
-    if sealed_bytes <= segment.size_bytes or not all(index.seal_holds(sealed_bytes) for index in indexes):
-        return []
-    reason = f"the file had {sealed_bytes} bytes when it was sealed"
-    return [Damage(segment.path, segment.size_bytes, sealed_bytes, reason)]
 
 
 def _free_name(path: str) -> str:
@@ -166,31 +174,25 @@ def false_indexes(segment: Segment) -> list[Damage]:
 def salvage_segment(segment: Segment, end_offset: int, config: TopicConfig) -> Salvage:
     """Replace a damaged segment by one that holds all its sound batches; the old file stays.
 
-    `end_offset` is where the segment's offsets must end, as far as that is known.
+    `end_offset` is where the segment's offsets must end, as far as that is known. Where records are lost
+    stands a batch without records, so that offsets go on without a hole.
     """
     temporary, kept_as = segment.path + TEMPORARY_SUFFIX, _free_name(segment.path + DAMAGED_SUFFIX)
     lost: list[tuple[int, int]] = []
-    buffer = segment.buffer()
-    size = bytes_lost = 0
-    expected, gap = segment.base_offset, None
+    kept_bytes = 0
+    buffer = segment.buffer() if segment.size_bytes else memoryview(b"")
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        for position, end, found in sound_batches(segment):
-            if isinstance(found, Damage):
-                bytes_lost += end - position
-                gap = expected
-                continue
-            if gap is not None:
-                lost.append((gap, found.base_offset))
-                gap = None
-            files.write_at(fd, [buffer[position:end]], end - position, size)
-            size += end - position
-            expected = found.next_offset
+        copy = _Copy(fd, segment.base_offset)
+        for position, end, found in sound_batches(segment, end_offset):
+            if isinstance(found, BatchHeader):
+                lost += copy.fill_up_to(found.base_offset)
+                copy.write([buffer[position:end]], end - position, found)
+                kept_bytes += end - position
+        lost += copy.fill_up_to(end_offset)
         files.sync_data(fd)
     finally:
         os.close(fd)
-    if gap is not None:
-        lost.append((gap, max(gap, end_offset)))
     files.link(segment.path, kept_as)
     files.sync_directory(os.path.dirname(segment.path))
     # crash: the damaged segment has two names -> open() meets it again under the first
@@ -198,8 +200,51 @@ def salvage_segment(segment: Segment, end_offset: int, config: TopicConfig) -> S
         files.remove(derived)
     files.replace(temporary, segment.path)
     files.sync_directory(os.path.dirname(segment.path))
+    bytes_lost, segment.size_bytes = segment.size_bytes - kept_bytes, copy.size
     segment.release()
     segment.inode = os.stat(segment.path).st_ino
-    segment.size_bytes = size
-    open_builder(segment, config, trust_indexes=False).finish(size)
-    return Salvage(segment.path, kept_as, bytes_lost, tuple(lost), expected)
+    open_builder(segment, config, trust_indexes=False).finish(copy.size, copy.next_offset)
+    return Salvage(segment.path, kept_as, bytes_lost, tuple(lost), copy.next_offset)
+
+
+def fill_hole(directory: str, start: int, end: int, config: TopicConfig) -> Salvage:
+    """Put a segment without records where offsets [start, end) are missing; what lay there is empty."""
+    path = segment_path(directory, start)
+    fd = os.open(path + TEMPORARY_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        copy = _Copy(fd, start)
+        lost = copy.fill_up_to(end)
+        files.sync_data(fd)
+    finally:
+        os.close(fd)
+    files.replace(path + TEMPORARY_SUFFIX, path)
+    files.sync_directory(directory)
+    segment = Segment(path, start, copy.size)
+    open_builder(segment, config, trust_indexes=False).finish(copy.size, end)
+    return Salvage(path, "", 0, tuple(lost), end)
+
+
+class _Copy:
+    """A segment being written anew, batch by batch."""
+
+    def __init__(self, fd: int, base_offset: int) -> None:
+        self._fd = fd
+        self._epoch = self._timestamp = 0
+        self.size = 0
+        self.next_offset = base_offset
+
+    def write(self, pieces: Sequence[Buffer], size: int, header: BatchHeader) -> None:
+        files.write_at(self._fd, pieces, size, self.size)
+        self.size += size
+        self.next_offset = header.next_offset
+        self._epoch, self._timestamp = header.leader_epoch, header.max_timestamp
+
+    def fill_up_to(self, offset: int) -> list[tuple[int, int]]:
+        """Fill what is missing below `offset`; returns it, as a list of no range or one."""
+        start = self.next_offset
+        while self.next_offset < offset:
+            filler = encode_empty(min(offset - self.next_offset, _MAX_SPAN), self._timestamp)
+            files.write_at(self._fd, filler.stamped(self.next_offset, self._epoch), filler.size, self.size)
+            self.size += filler.size
+            self.next_offset += filler.span
+        return [(start, offset)] if start < offset else []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from commitlog import files
 from commitlog.config import TopicConfig
 from commitlog.encode import reencode
-from commitlog.repair import Damage, RepairReport, false_indexes, salvage_segment, sound_batches
+from commitlog.repair import Damage, RepairReport, false_indexes, fill_hole, salvage_segment, sound_batches
 from commitlog.segment import TEMPORARY_SUFFIX, Segment, companions
 from commitlog.segment_writer import open_builder
 
@@ -59,7 +59,11 @@ def repaired(
     kept, salvaged, rebuilt = [], [], 0
     ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
     for segment, end in zip(segments, ends, strict=True):
-        if any(isinstance(found, Damage) for _, _, found in sound_batches(segment)):
+        if not os.path.exists(segment.path):
+            salvaged.append(fill_hole(os.path.dirname(segment.path), segment.base_offset, end, config))
+            kept.append(Segment.open(segment.path, segment.cache))
+            continue
+        if any(isinstance(found, Damage) for _, _, found in sound_batches(segment, end)):
             replaced = Segment(segment.path, segment.base_offset, segment.size_bytes, segment.cache)
             salvaged.append(salvage_segment(replaced, end, config))
             kept.append(replaced)
@@ -69,7 +73,7 @@ def repaired(
             for path in companions(segment.path):
                 files.remove(path)
             segment.release()
-            open_builder(segment, config, trust_indexes=False).finish(segment.size_bytes)
+            open_builder(segment, config, trust_indexes=False).finish(segment.size_bytes, end)
             rebuilt += len(bad)
         kept.append(segment)
     return kept, RepairReport(tuple(salvaged), rebuilt)

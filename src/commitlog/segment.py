@@ -14,7 +14,7 @@ from commitlog.columns import Buffer
 from commitlog.errors import CorruptionError
 from commitlog.format import HEADER_BYTES, BatchHeader, batches_start_at, check, header_at, peek
 from commitlog.handles import HandleCache
-from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex, base_offset_of
+from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex, base_offset_of, sealed_end
 from commitlog.index_builder import IndexBuilder
 from commitlog.ones import read_ones
 from commitlog.record import Record
@@ -53,7 +53,7 @@ class _Window(NamedTuple):
 
 
 class Segment:
-    """A .log file: base_offset <= every offset in it < the next segment's base_offset.
+    """A .log file: its batches take the offsets from base_offset to the next segment's, without a hole.
 
     Bytes [0, size_bytes) are whole batches and may be read; what lies after them is not looked at. Maps
     are opened on demand and dropped at any time; whoever still reads from one keeps it alive.
@@ -66,19 +66,20 @@ class Segment:
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.cache = cache
-        self.inode: int | None = (
-            None  # the file meant, where it is known: a truncation gives its name to another
-        )
+        # the file meant, where it is known: a truncation gives its name to another
+        self.inode: int | None = None
         self.active = False  # whether somebody appends to it: then its indexes have no seal yet
         self._map: mmap.mmap | None = None
         self._indexes: _Indexes | None = None
         self._max_timestamp: int | None = None
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: str | os.PathLike[str], cache: HandleCache | None = None) -> Self:
         """Open one .log file by itself; only whole, sound batches can be read from it."""
         name = os.fspath(path)
-        return cls(name, base_offset_of(name), os.stat(name).st_size)
+        segment = cls(name, base_offset_of(name), (about := os.stat(name)).st_size, cache)
+        segment.inode = about.st_ino
+        return segment
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset} {self.size_bytes} bytes, {self.path}>"
@@ -143,24 +144,34 @@ class Segment:
         expected = self.base_offset
         with contextlib.suppress(CorruptionError):  # whoever reads that far meets it
             for position, header in self.headers():
-                if not expected <= header.base_offset < self.base_offset + (1 << 32):
+                if header.base_offset != expected or expected - self.base_offset >> 32:
                     break
                 builder.add(header.base_offset, position, header.max_timestamp)
                 expected = header.next_offset
-        builder.finish(self.size_bytes)
+        builder.finish(self.size_bytes, expected)
         return indexes
 
     # --- finding a batch
 
-    def position_of(self, offset: int, end: int = FAR) -> int:
-        """Return the position of the first batch that ends after `offset`; size_bytes if there is none.
-
-        `end` is an offset below which every batch is known to be complete.
-        """
-        located = self._locate(offset, end)
+    def position_of(self, offset: int) -> int:
+        """Return the position of the first batch that ends after `offset`; size_bytes if there is none."""
+        located = self._locate(offset)
         return self.size_bytes if located is None else located[0]
 
-    def _locate(self, offset: int, end: int) -> tuple[int, _Window] | None:
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch of a sealed segment."""
+        sealed = sealed_end(companions(self.path)[0], self.size_bytes)
+        return self.find_next_offset() if sealed is None else sealed
+
+    def find_next_offset(self) -> int:
+        """Return the offset after the last batch, from the batches themselves."""
+        end = self.base_offset
+        for _, header in self.headers(self.start_for(FAR)):
+            end = header.next_offset
+        return end
+
+    def _locate(self, offset: int) -> tuple[int, _Window] | None:
         """Return the position of the first batch that ends after `offset`, and the window it was seen in.
 
         Whoever reads on must read there: the segment may grow, or be replaced, meanwhile.
@@ -173,11 +184,10 @@ class Segment:
             base_offset, next_offset, size = peek(buffer, position - shift, self.path, shift)
             if next_offset > offset:
                 if base_offset > offset and before is not None:
-                    # a gap, or a header that rotted so that its batch was stepped over
+                    # a header that rotted so that its batch was stepped over, or a hole
                     check(buffer, before - shift, limit - shift, self.path, shift)
+                    raise CorruptionError(self.path, position, f"offset {offset} is missing before it")
                 return position, window
-            if next_offset >= end:
-                break
             before = position
             position += size
             if position > limit:
@@ -242,9 +252,8 @@ class Segment:
     def _find_max_timestamp(self) -> int:
         if self.size_bytes == 0:
             return -1
-        last = (
-            self._open_indexes().times.last()
-        )  # sealed, so it has the latest, unless that is the first batch's
+        # sealed, so it has the latest, unless that is the first batch's
+        last = self._open_indexes().times.last()
         header = self._header_at(0 if last is None else last.position)
         return -1 if header is None else header.max_timestamp
 
@@ -267,7 +276,7 @@ class Segment:
     def batches(self, start: int | None = None, end: int = FAR) -> Iterator[RecordBatch]:
         """Iterate over the batches that hold offsets in [start, end), whole and checked."""
         start = self.base_offset if start is None else start
-        located = self._locate(start, end) if start < end and self.size_bytes else None
+        located = self._locate(start) if start < end and self.size_bytes else None
         if located is not None:
             yield from self._decoded(*located, end)
 
@@ -291,7 +300,7 @@ class Segment:
 
     def record_runs(self, start: int, end: int) -> Iterator[tuple[Iterable[Record], int]]:
         """Iterate over the records with offsets in [start, end), in runs, each with the offset after it."""
-        located = self._locate(start, end) if start < end and self.size_bytes else None
+        located = self._locate(start) if start < end and self.size_bytes else None
         if located is None:
             return
         position, (buffer, shift, limit) = located

@@ -64,9 +64,8 @@ class SegmentWriter:
             segment.inode = found.st_ino
             if found.st_size > segment.size_bytes:
                 files.cut(fd, segment.size_bytes)
-                files.sync_data(
-                    fd
-                )  # or a power cut could bring back what lay behind the tear, after new records
+                # or a power cut could bring back what lay behind the tear, after new records
+                files.sync_data(fd)
             if config.preallocate:
                 files.reserve(fd, config.segment_bytes)
             builder = open_builder(segment, config, trust_indexes=trust_indexes)
@@ -142,6 +141,8 @@ class SegmentWriter:
         self._builder.roll_back(position)
         self.segment.size_bytes = position
         files.cut(self._fd, position)
+        # or a power cut could bring back the last of several batches, behind others appended since
+        files.sync_data(self._fd)
 
     def handle_for_sync(self) -> int:
         """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours."""
@@ -151,19 +152,19 @@ class SegmentWriter:
         """Do what can fail of sealing: after this, seal() has all the room it needs."""
         self._builder.make_room()
 
-    def seal(self) -> None:
+    def seal(self, next_offset: int) -> None:
         """Finish the segment: its indexes get their last entry, its file its true size."""
-        self._builder.finish(self.segment.size_bytes)
+        self._builder.finish(self.segment.size_bytes, next_offset)
         self.segment.active = False
         self.segment.release()  # its indexes were read without their seal
         if self._preallocate:
             files.cut(self._fd, self.segment.size_bytes)
         self.close()
 
-    def seal_indexes(self) -> None:
+    def seal_indexes(self, next_offset: int) -> None:
         """Seal the indexes and make them durable, for a clean open to believe; without room it will not."""
         try:
-            self._builder.finish(self.segment.size_bytes)
+            self._builder.finish(self.segment.size_bytes, next_offset)
         except OSError as error:
             if not files.is_full(error):
                 raise

@@ -1,14 +1,21 @@
-"""The state page: a mapped file by which a partition's writer tells readers in other processes how far it is.
+"""The state page: what a partition's writer tells readers in other processes, and its own next run.
 
-Derived, like the indexes: lost, it is made anew from the .log files. Each field is one aligned 64-bit
-word, so a reader never sees half a value; a word that depends on others is stored last.
+The first words are live: each is one aligned 64-bit word, so a reader never sees half a value, and a word
+that depends on others is stored last. They are only believed while the writer lives.
+
+What outlives the writer is a checkpoint, with a checksum, in one of two slots that are written in turn: one
+that a power cut tore or a bit that rotted costs only the newer of the two. The page is derived, like the
+indexes: lost, it is made anew from the .log files.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from typing import Self
+from struct import Struct
+from typing import NamedTuple, Self
+
+from crc32c import crc32c
 
 from commitlog import files
 
@@ -18,16 +25,30 @@ SIZE_BYTES = 4096
 NOT_REPLICATED = -1
 
 _MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _BASE = range(8)
+_SLOTS = (512, 1024)  # in sectors of their own
+_SLOT = Struct("<6q")  # sequence, and the fields of a checkpoint
+_CHECKSUM = Struct("<Q")
+
+
+class Checkpoint(NamedTuple):
+    """Where a partition stood. After a crash, only start_offset and durable_offset are of use."""
+
+    start_offset: int
+    durable_offset: int
+    base_offset: int
+    end_position: int
+    next_offset: int
 
 
 class StatePage:
     """start_offset <= durable_offset <= next_offset; generation grows when the set of segments changes."""
 
-    __slots__ = ("_map", "_words")
+    __slots__ = ("_map", "_sequence", "_words")
 
     def __init__(self, view: mmap.mmap) -> None:
         self._map = view
         self._words = memoryview(view).cast("q")
+        self._sequence = max((sequence for sequence, _ in self._checkpoints()), default=0)
 
     @classmethod
     def create(cls, directory: str) -> Self:
@@ -36,7 +57,7 @@ class StatePage:
 
     @classmethod
     def open(cls, directory: str) -> Self | None:
-        """Open for reading; None if there is no page, or none that can be trusted."""
+        """Open for reading; None if there is no page of ours."""
         try:
             view = files.map_file(os.path.join(directory, NAME))
         except FileNotFoundError:
@@ -50,6 +71,45 @@ class StatePage:
     def valid(self) -> bool:
         """Whether this is a page of ours."""
         return self._words[_MAGIC] == MAGIC
+
+    # --- the checkpoint
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint whose checksum is right, None if there is none."""
+        return max(self._checkpoints(), default=(0, None))[1]
+
+    def _checkpoints(self) -> list[tuple[int, Checkpoint]]:
+        found = []
+        for slot in _SLOTS:
+            raw = self._map[slot : slot + _SLOT.size + _CHECKSUM.size]
+            if _CHECKSUM.unpack_from(raw, _SLOT.size)[0] == _checksum(raw[: _SLOT.size]):
+                sequence, *fields = _SLOT.unpack_from(raw)
+                found.append((sequence, Checkpoint(*fields)))
+        return found
+
+    def _keep_checkpoint(self) -> None:
+        """Write where the partition stands over the older slot."""
+        words = self._words
+        self._sequence += 1
+        slot = _SLOTS[self._sequence % 2]
+        raw = _SLOT.pack(
+            self._sequence, words[_START], words[_DURABLE], words[_BASE], words[_END_POSITION], words[_NEXT]
+        )
+        self._map[slot : slot + _SLOT.size + _CHECKSUM.size] = raw + _CHECKSUM.pack(_checksum(raw))
+
+    def sync(self) -> None:
+        """Make the page durable, in both slots: whichever is lost, what was told here stands in the other."""
+        self._keep_checkpoint()
+        self._keep_checkpoint()
+        files.sync_map(self._map)
+
+    def close(self) -> None:
+        """Let the map go."""
+        self._words.release()
+        self._map.close()
+
+    # --- telling
 
     def begin_change(self) -> None:
         """Tell readers that segments are about to change: the generation is odd until end_change()."""
@@ -70,7 +130,7 @@ class StatePage:
         words[_MAGIC] = MAGIC
 
     def publish_start(self, start_offset: int) -> None:
-        """Tell readers that nothing below `start_offset` may be read."""
+        """Tell readers that nothing below `start_offset` may be read; sync() before anything is removed."""
         self._words[_START] = start_offset
 
     def publish_append(self, next_offset: int, end_position: int) -> None:
@@ -82,15 +142,9 @@ class StatePage:
     def publish_durable(self, durable_offset: int) -> None:
         """Remember the recovery point. Only ever after a sync has returned."""
         self._words[_DURABLE] = durable_offset
+        self._keep_checkpoint()
 
-    def close(self) -> None:
-        """Let the map go."""
-        self._words.release()
-        self._map.close()
-
-    def sync(self) -> None:
-        """Make the page durable."""
-        files.sync_map(self._map)
+    # --- reading what was told
 
     @property
     def generation(self) -> int:
@@ -127,3 +181,7 @@ class StatePage:
         """Readers stop here; the next_offset of a partition that is not replicated."""
         mark = self._words[_HIGH_WATERMARK]
         return self._words[_NEXT] if mark == NOT_REPLICATED else mark
+
+
+def _checksum(raw: bytes) -> int:
+    return crc32c(raw) | 1 << 32  # a slot of zeros is none

@@ -357,7 +357,7 @@ class PartitionWriter(PartitionReader):
                     raise DiskFullError(self.path, error.strerror) from error
                 raise
             # crash: an empty segment after the active one -> open() goes on in it
-            old.seal()
+            old.seal(self._next_offset)
             self._unsynced.append(old.segment)
             self._names_changed = True
             self._writer = new

@@ -208,6 +208,25 @@ def test_a_power_cut_that_lost_the_end_of_a_segment_but_not_its_successor(
     check_goes_on(left)
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_power_cut_that_lost_the_first_segments_but_not_the_ones_after(
+    live: Path, left: Path, lost: int
+) -> None:
+    """crash: the first segment was never synced and is lost -> what follows it goes too"""
+    log = commitlog.open(live)
+    filled(log, synced=False)
+    for segment in segment_files(crash(log, left))[:lost]:
+        segment.unlink()
+    with commitlog.open(left, mode="r") as log:
+        check_records(open_partition(log), 0, 0)
+    with pytest.raises(commitlog.TornTailError):
+        commitlog.open(left, config=mode("absolute"))
+    with commitlog.open(left) as log:
+        check_records(open_partition(log), 0, 0)
+        assert open_partition(log).recovery.segments_dropped > 0
+    check_goes_on(left)
+
+
 def test_without_a_state_page_nothing_is_skipped_silently(live: Path, left: Path) -> None:
     log = commitlog.open(live)
     filled(log, synced=False)

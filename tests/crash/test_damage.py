@@ -153,6 +153,98 @@ def test_damage_below_the_recovery_point_of_a_sealed_segment_does_not_drop_what_
         assert [one.stat().st_size for one in segment_files(path)] == sizes
 
 
+# --- segments that are not there
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("reading", ["r", "w"])
+def test_a_segment_that_somebody_deleted_is_noticed_at_open(closed: Path, clean: bool, reading: Any) -> None:
+    for number in range(len(segment_files(closed))):
+        path = hurt(closed, number, Path.unlink)
+        if clean:
+            (path / MARKER).touch()
+        left = [one.name for one in segment_files(path)]
+        with pytest.raises(CorruptionError), commitlog.open(path, mode=reading) as log:
+            open_partition(log)
+        assert [one.name for one in segment_files(path)] == left
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_sealed_segment_cut_at_a_batch_is_noticed_at_open(closed: Path, clean: bool) -> None:
+    for number in range(len(segment_files(closed)) - 1):
+        last = batches(segment_files(closed)[number])[-1]
+        path = hurt(closed, number, cut(last.position))
+        if clean:
+            (path / MARKER).touch()
+        with pytest.raises(CorruptionError, match="missing"):
+            commitlog.open(path)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_salvage_keeps_what_is_left_around_a_deleted_segment(closed: Path, clean: bool) -> None:
+    bases = [int(one.stem) for one in segment_files(closed)] + [END]
+    for number in range(len(bases) - 1):
+        path = hurt(closed, number, Path.unlink)
+        if clean:
+            (path / MARKER).touch()
+        with commitlog.open(path, config=mode("salvage")) as log:
+            partition = open_partition(log)
+            kept = [*range(bases[number]), *range(bases[number + 1], END)]
+            assert [one.offset for one in partition.records()] == kept
+            assert partition.verify().ok
+            (salvage,) = partition.recovery.salvaged
+            assert salvage.lost == ((bases[number], bases[number + 1]),)
+            assert partition.append(value_of(END)) == END
+        with commitlog.open(path) as log:
+            assert [one.offset for one in open_partition(log).records()] == [*kept, END]
+
+
+def test_a_segment_deleted_under_an_open_log_is_noticed_by_reads_and_verify_and_repaired(
+    closed: Path,
+) -> None:
+    victim = segment_files(closed)[1]
+    bases = [int(one.stem) for one in segment_files(closed)]
+    with commitlog.open(closed) as log:
+        partition = open_partition(log)
+        victim.unlink()
+        found, problem = read_until_damage(partition)
+        assert found == list(range(bases[1]))
+        assert problem is not None
+        assert problem.path == str(victim)
+        (damage,) = partition.verify().damage
+        assert damage.path == str(victim)
+        (salvage,) = partition.repair().salvaged
+        assert salvage.lost == ((bases[1], bases[2]),)
+        assert partition.verify().ok
+        assert [one.offset for one in partition.records()] == [*range(bases[1]), *range(bases[2], END)]
+
+
+# --- the state page
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("reading", ["r", "w"])
+def test_no_flipped_bit_of_the_state_page_costs_a_record(closed: Path, clean: bool, reading: Any) -> None:
+    with commitlog.open(closed) as log:
+        open_partition(log).trim_before(5)
+    state = Path("t-0", "state")
+    used = [place for place, byte in enumerate((closed / state).read_bytes()) if byte]
+    assert 30 < len(used) < 300
+    for place in used:
+        path = hurt(closed, 0, lambda _: None)
+        if clean:
+            (path / MARKER).touch()
+        flipped(place, place % 8)(path / state)
+        with commitlog.open(path, mode=reading) as log:
+            partition = open_partition(log)
+            check_records(partition, partition.start_offset, END)
+            assert partition.start_offset in (0, 5)
+            if place >= 512:
+                assert partition.start_offset == 5
+            if reading == "w":
+                assert partition.append(value_of(END)) == END
+
+
 # --- in the middle of sealed segments
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import commitlog
 from commitlog import CommitLogError, DiskFullError, Partition, PartitionFailedError, files
 
+from .disk import FakeDisk
 from .logs import (
     MARKER,
     QUIET,
@@ -82,6 +84,25 @@ def test_a_failed_write_moves_nothing_and_is_rolled_back(
         check_records(partition, 0, 7)
     (path / MARKER).unlink()
     check_goes_on(path)
+
+
+def test_what_is_rolled_back_is_off_the_disk_before_anything_else_is_appended(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a power cut could bring the last of several batches back, behind what was appended since."""
+    with commitlog.open(path) as log:
+        partition = log.create_topic("t", config=QUIET).partition(0)
+        append_to(partition, 5)
+        partition.sync()
+        segment = segment_files(path)[0]
+        disk = FakeDisk(path)
+        with disk.watching(), monkeypatch.context() as patch:
+            fail_writes(patch, 100_000, errno.EIO)
+            with pytest.raises(OSError, match=r".+"):
+                APPENDS["append_arrow"](partition)
+            chance = random.Random(1)
+            left: list[Any] = [disk.some(chance) for _ in range(50)]
+    assert {len(image["t-0"][segment.name]) for image in left} == {segment.stat().st_size}
 
 
 def test_an_append_that_cannot_be_rolled_back_ends_the_partition(

@@ -6,12 +6,14 @@ import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import commitlog
 from commitlog import TornTailError
 
+from .disk import FakeDisk
 from .logs import (
     QUIET,
     SOAK,
@@ -110,6 +112,19 @@ def test_damage_from_the_middle_of_batch_n_to_the_end_keeps_exactly_the_batches_
         path = hurt(crashed, kind((starts[start] + starts[end]) // 2))
         with commitlog.open(path) as log:
             check_records(open_partition(log), 0, start)
+
+
+def test_what_is_cut_off_is_off_the_disk_before_anything_can_be_appended(crashed: Path) -> None:
+    """Or a power cut could bring it back, behind what was appended where the tear was."""
+    starts = batch_starts(crashed)
+    segment = segment_files(crashed)[0]
+    garbage_from(starts[8])(segment)
+    disk = FakeDisk(crashed)
+    with disk.watching():
+        log = commitlog.open(crashed)
+        left: Any = disk.lost()
+        log.close()
+    assert len(left["t-0"][segment.name]) == starts[8]
 
 
 def test_the_tail_is_cut_once(crashed: Path) -> None:

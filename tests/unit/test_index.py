@@ -266,7 +266,7 @@ def test_a_seal_holds_as_long_as_nothing_changes(tmp_path: Path, kind: Any) -> N
     for number in range(1, 9):
         put(index, number)
     assert not index.seal_holds(8_000)
-    index.seal(8_000)
+    index.seal(8_000, 70)
     assert index.seal_holds(8_000)
     assert kind.open(path).seal_holds(8_000)
     assert not kind.open(path).seal_holds(8_008)
@@ -278,7 +278,7 @@ def test_a_seal_is_broken_by_any_change_of_an_entry(tmp_path: Path, kind: Any) -
     index = kind.open_writable(path, LIMIT)
     for number in range(1, 5):
         put(index, number)
-    index.seal(8_000)
+    index.seal(8_000, 70)
     for position in range(16 + 4 * 8 * kind.words):
         flip(path, position, 1)
         assert not kind.open(path).seal_holds(8_000), position
@@ -290,11 +290,11 @@ def test_an_index_that_is_unsealed_to_be_appended_to_has_no_seal(tmp_path: Path,
     path = path_of(kind, tmp_path)
     index = kind.open_writable(path, LIMIT)
     put(index, 1)
-    index.seal(1_600)
+    index.seal(1_600, 70)
     index.unseal()
     assert not index.seal_holds(1_600)
     put(index, 2)
-    index.seal(2_400)
+    index.seal(2_400, 70)
     assert kind.open(path).seal_holds(2_400)
 
 
@@ -302,7 +302,7 @@ def test_an_empty_index_can_be_sealed_but_zeros_are_no_seal(tmp_path: Path, kind
     path = path_of(kind, tmp_path)
     index = kind.open_writable(path, LIMIT)
     assert not index.seal_holds(88)
-    index.seal(88)
+    index.seal(88, 70)
     assert kind.open(path).seal_holds(88)
 
 

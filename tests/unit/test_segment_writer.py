@@ -61,7 +61,7 @@ def test_an_index_entry_is_due_every_interval(writer: SegmentWriter) -> None:
 def test_sealing_gives_the_latest_timestamp_an_entry(tmp_path: Path) -> None:
     writer = SegmentWriter.create(str(tmp_path), 100, CONFIG, HandleCache(8))
     put(writer, put(writer, 100, encoded([b"a"], timestamps=[5])), encoded([b"b"], timestamps=[9]))
-    writer.seal()
+    writer.seal(102)
     last = TimeIndex.open(companions(writer.segment.path)[1]).last()
     assert last is not None
     assert last.timestamp == 9
@@ -117,7 +117,7 @@ def test_a_full_index_makes_the_segment_full(tmp_path: Path) -> None:
     while writer.has_room(100, offset, offset) and offset < 1_000:
         offset = put(writer, offset, encoded([b""], timestamps=[offset]))
     assert 3 <= offset < 10
-    writer.seal()
+    writer.seal(offset)
     assert Segment.open(writer.segment.path).max_timestamp == offset - 1
 
 
@@ -126,9 +126,10 @@ def test_more_batches_at_once_than_the_index_has_entries_are_all_found(tmp_path:
     writer = SegmentWriter.create(str(tmp_path), 0, config, HandleCache(8))
     put(writer, 0, *(encoded([b""], timestamps=[number]) for number in range(50)))
     assert offsets(writer.segment) == list(range(50))
-    writer.seal()
+    writer.seal(50)
     segment = Segment.open(writer.segment.path)
     assert segment.max_timestamp == 49
+    assert segment.next_offset == segment.find_next_offset() == 50
     for offset in range(50):
         assert next(segment.batches(offset)).base_offset == offset
 
@@ -172,5 +173,5 @@ def test_a_preallocated_segment_has_its_blocks_until_it_is_sealed(tmp_path: Path
     writer = SegmentWriter.create(str(tmp_path), 0, config, HandleCache(8))
     put(writer, 0, encoded([b"a"]))
     assert os.stat(writer.segment.path).st_blocks * 512 >= 100_000
-    writer.seal()
+    writer.seal(1)
     assert os.path.getsize(writer.segment.path) == writer.segment.size_bytes == 88

@@ -3,8 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from helpers import flip
 
-from commitlog.state import StatePage
+from commitlog.state import Checkpoint, StatePage
+
+SLOTS = [range(512, 568), range(1024, 1080)]
 
 
 @pytest.fixture
@@ -68,3 +71,79 @@ def test_a_page_keeps_its_contents_when_it_is_opened_for_writing_again(
 def test_every_number_an_offset_can_be_fits(page: StatePage) -> None:
     page.publish_append(2**63 - 1, 2**31)
     assert (page.next_offset, page.end_position) == (2**63 - 1, 2**31)
+
+
+# --- what outlives the writer
+
+
+@pytest.fixture
+def kept(page: StatePage, tmp_path: Path) -> Path:
+    """A page whose two checkpoints say that 41 and then 42 is durable."""
+    page.publish_start(40)
+    page.publish_durable(41)
+    page.publish_durable(42)
+    return tmp_path
+
+
+def durable_in(directory: Path) -> int | None:
+    page = StatePage.open(str(directory))
+    assert page is not None
+    return page.checkpoint.durable_offset if page.checkpoint else None
+
+
+def test_a_checkpoint_is_what_stood_when_it_was_kept(page: StatePage, tmp_path: Path) -> None:
+    assert page.checkpoint is None
+    page.publish_start(45)
+    page.publish_durable(49)
+    page.publish_append(51, 888)
+    reader = StatePage.open(str(tmp_path))
+    assert reader is not None
+    assert reader.checkpoint == Checkpoint(45, 49, 40, 800, 50)
+    page.sync()
+    assert reader.checkpoint == Checkpoint(45, 49, 40, 888, 51)
+
+
+def test_any_flipped_bit_costs_only_one_of_two_checkpoints(kept: Path) -> None:
+    whole = (kept / "state").read_bytes()
+    found = set()
+    for place in (*SLOTS[0], *SLOTS[1]):
+        for bit in range(8):
+            flip(kept / "state", place, 1 << bit)
+            found.add(durable_in(kept))
+            flip(kept / "state", place, 1 << bit)
+    assert found == {41, 42}
+    assert (kept / "state").read_bytes() == whole
+
+
+def test_without_a_sound_checkpoint_there_is_none(kept: Path) -> None:
+    for slot in SLOTS:
+        flip(kept / "state", slot[3])
+    assert durable_in(kept) is None
+
+
+def test_what_was_synced_stands_in_both_checkpoints(page: StatePage, tmp_path: Path) -> None:
+    page.publish_durable(42)
+    page.publish_start(41)
+    page.sync()
+    for slot in SLOTS:
+        flip(tmp_path / "state", slot[0])
+        again = StatePage.open(str(tmp_path))
+        assert again is not None
+        assert again.checkpoint == Checkpoint(41, 42, 40, 800, 50)
+        flip(tmp_path / "state", slot[0])
+
+
+def test_a_page_opened_again_writes_over_the_older_checkpoint(kept: Path) -> None:
+    again = StatePage.create(str(kept))
+    again.publish_durable(43)
+    assert durable_in(kept) == 43
+    damaged = [durable_after(kept, slot[0]) for slot in SLOTS]
+    assert sorted(damaged) == [42, 43]
+
+
+def durable_after(directory: Path, place: int) -> int:
+    flip(directory / "state", place)
+    found = durable_in(directory)
+    flip(directory / "state", place)
+    assert found is not None
+    return found
