@@ -16,6 +16,7 @@ import os
 from typing import Literal
 
 from commitlog.batch import RecordBatch
+from commitlog.compaction import CompactionReport
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import (
     BatchTooLargeError,
@@ -41,6 +42,7 @@ from commitlog.errors import (
     UnsupportedFormatError,
 )
 from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex
+from commitlog.latest import Latest
 from commitlog.log import CommitLog, Health
 from commitlog.partition import Partition
 from commitlog.partitioner import Partitioner, register_partitioner
@@ -69,6 +71,7 @@ __all__ = [
     "ClosedError",
     "CommitLog",
     "CommitLogError",
+    "CompactionReport",
     "ConfigError",
     "CorruptionError",
     "Damage",
@@ -79,6 +82,7 @@ __all__ = [
     "IndexEntry",
     "InvalidRecordError",
     "InvalidTopicError",
+    "Latest",
     "LogConfig",
     "LogLockedError",
     "MissingDependencyError",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +136,13 @@ def table(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) 
     return pa.Table.from_batches(stream(batches, columns), schema_of(columns))
 
 
+def pairs(values: Mapping[bytes, bytes]) -> pa.Table:
+    """Return keys and values as a table."""
+    fields = [SCHEMA.field("key").with_nullable(False), SCHEMA.field("value").with_nullable(False)]
+    columns = [pa.array(values.keys(), pa.binary()), pa.array(values.values(), pa.binary())]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
 def _merged(batches: list[RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if len(batches) == 1:
         return from_batch(batches[0], schema.names)
@@ -187,6 +194,7 @@ def _encode_chunk(chunk: pa.RecordBatch, first_row: int, rules: Rules, now_ms: i
         values=_pack_strings(chunk.column("value"), first_row, "value"),
         headers=None if headers is None else _pack_headers(headers, first_row),
     )
+    rules.check_keys(columns.keys, chunk.num_rows, first_row)
     rules.check_sizes(columns, chunk.num_rows, first_row)
     return assemble(columns, chunk.num_rows, timestamps, rules.flags)
 
@@ -285,4 +293,4 @@ def _pack_headers(column: pa.Array, first_row: int) -> HeaderColumns | None:
     return HeaderColumns(narrow(counts), _pack_strings(names, first_row, "header key"), contents)
 
 
-__all__ = ["SCHEMA", "from_batch", "schema_of", "stream", "table", "to_batches"]
+__all__ = ["SCHEMA", "from_batch", "pairs", "schema_of", "stream", "table", "to_batches"]

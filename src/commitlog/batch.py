@@ -26,9 +26,11 @@ from commitlog.errors import CorruptionError
 from commitlog.format import (
     CODEC_MASK,
     COMPRESSED,
+    DELETE_HORIZON,
     DESCRIPTOR,
     HEADER_BYTES,
     HEADERS_DESCRIPTOR,
+    HORIZON,
     BatchHeader,
     check,
 )
@@ -112,6 +114,18 @@ class RecordBatch:
     def size_bytes(self) -> int:
         """The size of the whole stored batch."""
         return self.header.size
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """When its tombstones may go, in milliseconds since the epoch; None before a compaction saw them."""
+        if not self.header.flags & DELETE_HORIZON:
+            return None
+        return int(HORIZON.unpack_from(self._buffer, HEADER_BYTES)[0])
+
+    @property
+    def raw(self) -> memoryview:
+        """The stored bytes of the whole batch."""
+        return self._buffer
 
     @property
     def body(self) -> Body:
@@ -222,7 +236,7 @@ class RecordBatch:
 
 
 def _raw_body(header: BatchHeader, buffer: memoryview) -> memoryview:
-    body = buffer[HEADER_BYTES:]
+    body = buffer[HEADER_BYTES + HORIZON.size if header.flags & DELETE_HORIZON else HEADER_BYTES :]
     codec_id = header.flags & CODEC_MASK
     if codec_id == codec.NONE:
         return body

@@ -15,6 +15,8 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 DAY_MS = 24 * 60 * 60 * 1000
 MAX_INT32, MAX_INT64 = (1 << 31) - 1, (1 << 63) - 1
 
+_NO_LIMIT_AT_MAX = ("flush_ms", "flush_messages", "max_compaction_lag_ms", "segment_ms")  # Kafka's "never"
+
 CompressionType = Literal["none", "zstd", "lz4", "gzip", "snappy"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 CleanupPolicy = Literal["delete", "compact", "compact,delete"]
@@ -24,6 +26,10 @@ RecoveryMode = Literal["cut", "absolute", "salvage"]
 def _between(default: int, low: int, high: int = MAX_INT64, *, unlimited: bool = False) -> Any:
     """Declare an integer setting and its range; `unlimited` also allows -1."""
     return field(default=default, metadata={"low": low, "high": high, "unlimited": unlimited})
+
+
+def _fraction(default: float) -> Any:
+    return field(default=default, metadata={"fraction": True})
 
 
 def _one_of(default: str, *allowed: str) -> Any:
@@ -50,6 +56,9 @@ def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
             raise ConfigError(name, value, f"must be an integer in [{low}, {high}]{extra}")
         if not (low <= value <= high or (unlimited and value == -1)):
             raise ConfigError(name, value, f"must be in [{low}, {high}]{extra}")
+    elif "fraction" in rule:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ConfigError(name, value, "must be a number in [0, 1]")
     elif "type" in rule and not isinstance(value, rule["type"]):
         raise ConfigError(name, value, f"must be a {rule['type'].__name__}")
 
@@ -60,12 +69,16 @@ class TopicConfig(_Config):
 
     cleanup_policy: CleanupPolicy = _one_of("delete", "delete", "compact", "compact,delete")
     compression_type: CompressionType = _one_of("none", "none", "zstd", "lz4", "gzip", "snappy")
+    delete_retention_ms: int = _between(DAY_MS, 0)
     file_delete_delay_ms: int = _between(60_000, 0)
     flush_messages: int = _between(-1, 1, unlimited=True)
     flush_ms: int = _between(1000, 1, unlimited=True)
     index_interval_bytes: int = _between(4 * KIB, 0, MAX_INT32)
+    max_compaction_lag_ms: int = _between(-1, 1, unlimited=True)
     max_message_bytes: int = _between(MIB, 1, MAX_INT32)
     message_timestamp_type: TimestampType = _one_of("CreateTime", "CreateTime", "LogAppendTime")
+    min_cleanable_dirty_ratio: float = _fraction(0.5)
+    min_compaction_lag_ms: int = _between(0, 0)
     partitioner: str = field(default="xxhash", metadata={"type": str})
     preallocate: bool = field(default=False, metadata={"type": bool})
     retention_bytes: int = _between(-1, 0, unlimited=True)
@@ -82,6 +95,11 @@ class TopicConfig(_Config):
         3600000
         """
         return cls().altered(settings)
+
+    @property
+    def compacts(self) -> bool:
+        """Whether only the latest record of each key is kept."""
+        return "compact" in self.cleanup_policy
 
     def altered(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with `changes`; dotted and underscored names both work."""
@@ -107,12 +125,17 @@ def _from_text(name: str, value: Any, kind: str) -> Any:
     """Turn Kafka's spelling of a value into ours."""
     if not isinstance(value, str):
         return value
+    if kind == "float":
+        try:
+            return float(value)
+        except ValueError:
+            raise ConfigError(name, value, "must be a number in [0, 1]") from None
     if kind == "int":
         try:
             number = int(value)
         except ValueError:
             raise ConfigError(name, value, "must be an integer") from None
-        never = number == MAX_INT64 and name in ("flush_ms", "flush_messages", "segment_ms")
+        never = number == MAX_INT64 and name in _NO_LIMIT_AT_MAX
         return -1 if never else number
     if kind == "bool":
         return {"true": True, "false": False}.get(value.lower(), value)
@@ -127,6 +150,9 @@ def _from_text(name: str, value: Any, kind: str) -> Any:
 class LogConfig(_Config):
     """The settings of a whole log: what is not a topic's own business."""
 
+    cleaner_backoff_ms: int = _between(15_000, 1)
+    cleaner_dedupe_buffer_bytes: int = _between(128 * MIB, 1)
+    cleaner_io_max_bytes_per_second: int = _between(-1, 1, unlimited=True)
     max_open_segments: int = _between(64, 1, 1 << 20)
     recovery_mode: RecoveryMode = _one_of("cut", "cut", "absolute", "salvage")
     retention_check_ms: int = _between(300_000, 1)

@@ -14,6 +14,7 @@ from commitlog.columns import (
     ALL_NULL,
     CONSTANT,
     DTYPES,
+    NO_NULLS,
     U32,
     Buffer,
     BytesColumn,
@@ -33,9 +34,11 @@ from commitlog.format import (
     CHECKED,
     CODEC_MASK,
     COMPRESSED,
+    DELETE_HORIZON,
     DESCRIPTOR,
     HEADER_BYTES,
     HEADERS_DESCRIPTOR,
+    HORIZON,
     LOG_APPEND_TIME,
     MAGIC,
     NO_PRODUCER,
@@ -98,13 +101,21 @@ class Columns(NamedTuple):
 class Rules:
     """What a topic's settings ask of every batch."""
 
-    __slots__ = ("flags", "lean", "log_append_time", "max_message_bytes")
+    __slots__ = ("flags", "keyed", "lean", "log_append_time", "max_message_bytes")
 
     def __init__(self, config: TopicConfig) -> None:
         self.log_append_time = config.message_timestamp_type == "LogAppendTime"
         self.flags = codec.IDS[config.compression_type] | (LOG_APPEND_TIME if self.log_append_time else 0)
         self.max_message_bytes = config.max_message_bytes
+        self.keyed = config.compacts  # every record needs a key
         self.lean = not self.flags & CODEC_MASK  # a single append may take ones.encode_one()
+
+    def check_keys(self, keys: BytesColumn, count: int, first: int = 0) -> None:
+        """Raise InvalidRecordError if a record lacks the key that it needs; `first` numbers the records."""
+        if self.keyed and keys.nulls != NO_NULLS:
+            present = np.unpackbits(np.frombuffer(keys.bitmap, np.uint8), count=count, bitorder="little")
+            index = 0 if keys.nulls == ALL_NULL else int(present.argmin())
+            raise InvalidRecordError(first + index, "a compacted topic needs a key in every record")
 
     def check_sizes(self, columns: Columns, count: int, first: int = 0) -> None:
         """Raise RecordTooLargeError if a record is above max_message_bytes; `first` numbers the records."""
@@ -157,6 +168,7 @@ def encode(
         values=pack_bytes(values, "value"),
         headers=pack_headers(headers) if headers is not None and any(headers) else None,
     )
+    rules.check_keys(columns.keys, count)
     rules.check_sizes(columns, count)
     return (assemble(columns, count, times, rules.flags),)
 
@@ -178,6 +190,7 @@ def assemble(
     flags: int,
     span: int | None = None,
     producer: tuple[int, int, int] = NO_PRODUCER,
+    delete_horizon: int | None = None,
 ) -> EncodedBatch:
     """Lay columns out as a batch of `count` records that takes `span` (or else `count`) offsets."""
     if isinstance(timestamps, int):
@@ -189,6 +202,10 @@ def assemble(
     body_size = sum(map(len, body))
     if flags & CODEC_MASK:
         body, body_size, flags = _compress(body, body_size, flags)
+    flags &= ~DELETE_HORIZON
+    if delete_horizon is not None:
+        body = [HORIZON.pack(delete_horizon), *body]
+        body_size, flags = body_size + HORIZON.size, flags | DELETE_HORIZON
     used = HEADER_BYTES + body_size
     size = padded(used)
     span = count if span is None else span
@@ -244,11 +261,13 @@ def reencode(batch: RecordBatch, span: int) -> EncodedBatch:
     columns = Columns(
         keys=pack_bytes(batch.keys(), "key"),
         values=pack_bytes(batch.values(), "value"),
-        offsets=_offset_deltas(batch.offsets - header.base_offset),
+        offsets=offset_deltas(batch.offsets - header.base_offset),
         headers=pack_headers(batch.headers()) if batch.body.headers else None,
     )
     timestamps = batch.timestamps if len(batch) else header.base_timestamp
-    return assemble(columns, len(batch), timestamps, header.flags, span, header.producer)
+    return assemble(
+        columns, len(batch), timestamps, header.flags, span, header.producer, batch.delete_horizon
+    )
 
 
 def encode_empty(span: int, timestamp: int) -> EncodedBatch:
@@ -256,7 +275,8 @@ def encode_empty(span: int, timestamp: int) -> EncodedBatch:
     return assemble(Columns(NO_STRINGS, NO_STRINGS), 0, timestamp, 0, span)
 
 
-def _offset_deltas(deltas: Int64s) -> IntColumn | None:
+def offset_deltas(deltas: Int64s) -> IntColumn | None:
+    """Return the column of offsets relative to the batch's, None where they are contiguous."""
     if len(deltas) == 0 or int(deltas[-1]) == len(deltas) - 1:  # they only grow, so nothing is missing
         return None
     column = narrow(deltas)

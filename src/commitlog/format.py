@@ -21,9 +21,10 @@ MAGIC = int.from_bytes(b"CLB1", "little")
 # flags
 CODEC_MASK = 0b111
 LOG_APPEND_TIME = 1 << 3
+DELETE_HORIZON = 1 << 6  # the body is preceded by the time from which its tombstones may go
 # Bits 8 to 10 name the encoding of the body; 0, columnar, is the only one so far. A reader refuses a batch
 # with any bit it does not know.
-KNOWN_FLAGS = CODEC_MASK | LOG_APPEND_TIME
+KNOWN_FLAGS = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON
 
 # The stamp stands outside the crc32c, so that a log can place a batch without touching its body.
 STAMP = Struct("<qiI")  # base_offset, leader_epoch, checksum
@@ -36,6 +37,7 @@ HEADER = Struct(STAMP.format + CHECKED.format[1:])
 DESCRIPTOR = Struct("<BBBBBBBxII")
 # With headers, this follows: forms of counts, name lengths, value lengths; nulls of values; their constants.
 HEADERS_DESCRIPTOR = Struct("<BBBBIII")
+HORIZON = Struct("<q")  # before the body, with DELETE_HORIZON: milliseconds since the epoch
 COMPRESSED = Struct("<II")  # before a compressed body: its raw size, its stored size
 _PEEK = Struct("<q8xII32xI")  # base_offset, magic, size, last_offset_delta
 
@@ -140,6 +142,6 @@ def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) ->
         raise CorruptionError(path, position + shift, "the checksum of a batch does not match")
     if header.flags & ~KNOWN_FLAGS or header.flags & CODEC_MASK not in codec.NAMES:
         raise UnsupportedFormatError(
-            f"{path}, byte {position + shift}", f"batch flags {header.flags:#x}", "0xf"
+            f"{path}, byte {position + shift}", f"batch flags {header.flags:#x}", f"{KNOWN_FLAGS:#x}"
         )
     return header

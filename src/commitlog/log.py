@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from commitlog.background import Task, TaskHealth
 from commitlog.catalog import Catalog, TopicEntry, check_topic_name, typed
+from commitlog.cleaner import clean_what_is_due
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import (
     ClosedError,
@@ -37,15 +38,19 @@ _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether everything behind the caller's back works: tasks, and partitions that a disk error stopped."""
+    """Whether everything behind the caller's back works: tasks, partitions that a disk error stopped, and
+    those that compaction has set aside.
+    """
 
     tasks: tuple[TaskHealth, ...]
     failed_partitions: tuple[tuple[str, str], ...]
+    uncleanable_partitions: tuple[tuple[str, str], ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong."""
-        return not self.failed_partitions and all(task.alive and task.error is None for task in self.tasks)
+        well = all(task.alive and task.error is None for task in self.tasks)
+        return well and not self.failed_partitions and not self.uncleanable_partitions
 
 
 class CommitLog:
@@ -66,7 +71,11 @@ class CommitLog:
         self._refusal: CommitLogError | None = None
         self._synced_at: dict[str, float] = {}
         self._retained_at = time.monotonic()
-        self._tasks = (Task("flusher", self._flush), Task("retention", self._housekeep))
+        self._tasks = (
+            Task("flusher", self._flush),
+            Task("retention", self._housekeep),
+            Task("cleaner", self._clean_up),
+        )
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], mode: Literal["r", "w"], config: LogConfig | None) -> Self:
@@ -255,9 +264,11 @@ class CommitLog:
 
     def health(self) -> Health:
         """Tell whether background work and all partitions are well."""
-        failed = [(one.name, one.failure) for one in self._partitions() if one.failure is not None]
+        partitions = self._partitions()
+        failed = tuple((one.name, one.failure) for one in partitions if one.failure)
+        uncleanable = tuple((one.name, one.compaction_error) for one in partitions if one.compaction_error)
         tasks = () if self._lock is None else tuple(task.health() for task in self._tasks)
-        return Health(tasks, tuple((name, str(cause)) for name, cause in failed))
+        return Health(tasks, failed, uncleanable)
 
     def apply_retention(self, now_ms: int | None = None) -> int:
         """Remove what retention no longer keeps, as the background thread does; returns the segment count."""
@@ -303,6 +314,12 @@ class CommitLog:
             self.apply_retention()
         return min(1.0, every)
 
+    def _clean_up(self) -> float:
+        """Compact what is due; returns when to come again."""
+        now = time.time_ns() // 1_000_000
+        again = clean_what_is_due(self._partitions, now, lambda: self._refusal is not None)
+        return 0.0 if again else self.config.cleaner_backoff_ms / 1000
+
     # --- the end
 
     def close(self) -> None:
@@ -318,6 +335,8 @@ class CommitLog:
                     for partition in topic.partitions:
                         partition.close()
                 return
+            for partition in self._partitions():
+                partition.cancel_compaction()
             for task in self._tasks:
                 task.stop()
             self._close_partitions()

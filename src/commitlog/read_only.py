@@ -12,9 +12,10 @@ from commitlog.config import TopicConfig
 from commitlog.errors import ReadOnlyError, UnknownTopicError
 from commitlog.handles import HandleCache
 from commitlog.reader import CHANGE_SECONDS, Layout, PartitionReader
-from commitlog.recovery import Recovery, list_segments
+from commitlog.recovery import Recovery
 from commitlog.segment import Segment, segment_path
 from commitlog.state import StatePage
+from commitlog.swap import list_segments
 
 
 class ReadOnlyPartition(PartitionReader):
@@ -182,4 +183,6 @@ class ReadOnlyPartition(PartitionReader):
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise ReadOnlyError(self.name)
 
-    append = append_many = append_arrow = sync = roll = trim_before = truncate_from = repair = _refuse
+    append = append_many = append_arrow = sync = roll = trim_before = truncate_from = compact = repair = (
+        _refuse
+    )

@@ -16,6 +16,7 @@ from commitlog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
+from commitlog.latest import Latest, LatestBuilder
 from commitlog.record import Record
 from commitlog.repair import VerifyReport, verify_segments
 from commitlog.segment import Segment
@@ -136,6 +137,27 @@ class PartitionReader:
         if not self.start_offset <= offset < self.high_watermark:
             raise OffsetOutOfRangeError(self.name, offset, self.start_offset, self.high_watermark)
         return next(self.records(offset, offset + 1), None)
+
+    def latest(self) -> Latest:
+        """Return the current value of every key, over what compaction has cleaned and what it has not.
+
+        It is made in memory, by reading everything once: what an application needs to restore its state.
+        """
+        while True:
+            try:
+                return self._latest()
+            except OffsetOutOfRangeError:  # trimmed under the reader's feet
+                self._check_open()
+
+    def _latest(self) -> Latest:
+        builder, start = LatestBuilder(), self.start_offset
+        while True:
+            # a pass may remove a record before it is read, for a later one that lies above `end`
+            changes, end = self._changes, self.high_watermark
+            builder.add(self.batches(start, end))
+            if self._changes == changes:
+                return Latest(builder.finish(), (end,))
+            start = end
 
     def offset_for_timestamp(self, timestamp: int) -> int | None:
         """Return the first offset whose record is as late as `timestamp`; None if there is none."""

@@ -8,7 +8,6 @@ cannot explain is refused.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from commitlog.config import RecoveryMode, TopicConfig
 from commitlog.errors import CorruptionError, TornTailError
 from commitlog.format import SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
 from commitlog.handles import HandleCache
-from commitlog.index import OffsetIndex, TimeIndex, base_offset_of
+from commitlog.index import OffsetIndex, TimeIndex
 from commitlog.repair import Salvage, fill_hole, salvage_segment
 from commitlog.segment import (
     DELETED_SUFFIX,
@@ -31,8 +30,8 @@ from commitlog.segment import (
 )
 from commitlog.segment_writer import open_builder
 from commitlog.state import Checkpoint
+from commitlog.swap import CLEANED_SUFFIX, finish_swaps, list_segments
 
-_SEGMENT_NAME = re.compile(r"\d{20}\.log")
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
@@ -59,21 +58,9 @@ class Recovered:
     start_offset: int
     next_offset: int
     durable_offset: int
+    clean_offset: int
     indexes_trusted: bool
     report: RecoveryReport
-
-
-def list_segments(directory: str, cache: HandleCache | None) -> list[Segment]:
-    """Return the segments of a directory in order, with the sizes of their files."""
-    found = []
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if _SEGMENT_NAME.fullmatch(entry.name):
-                about = entry.stat()
-                segment = Segment(entry.path, base_offset_of(entry.path), about.st_size, cache)
-                segment.inode = about.st_ino
-                found.append(segment)
-    return sorted(found, key=lambda segment: segment.base_offset)
 
 
 def checked_headers(path: str, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -146,6 +133,7 @@ class Recovery:
     def run(self, *, clean: bool, mode: RecoveryMode, read_only: bool = False) -> Recovered:
         """Bring the files into order (in memory only, if `read_only`) and say what is there."""
         if not read_only:
+            finish_swaps(self._directory)
             self._clear_leftovers()
         known = self._known
         segments = list_segments(self._directory, self._cache)
@@ -173,18 +161,24 @@ class Recovery:
         start = max(known.start_offset if known else 0, segments[0].base_offset)
         start = min(start, next_offset)
         segments[-1].active = True
-        return Recovered(segments, start, next_offset, max(durable, start), trusted, self._report(trusted))
+        return Recovered(
+            segments, start, next_offset,
+            durable_offset=max(durable, start),
+            clean_offset=min(known.clean_offset if known else 0, next_offset),
+            indexes_trusted=trusted,
+            report=self._report(trusted),
+        )  # fmt: skip
 
     def _empty(self, base_offset: int) -> Segment:
         return Segment(segment_path(self._directory, base_offset), base_offset, 0, self._cache)
 
     def _clear_leftovers(self) -> None:
-        """Remove what an interrupted deletion, truncation or repair left, and indexes without a segment."""
+        """Remove what an interrupted deletion, rewrite or pass left, and indexes without a segment."""
         names = set(os.listdir(self._directory))
         for name in names:
             stem, suffix = os.path.splitext(name)
             orphan = suffix in (OffsetIndex.suffix, TimeIndex.suffix) and stem + LOG_SUFFIX not in names
-            if orphan or suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX):
+            if orphan or suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX):
                 files.remove(os.path.join(self._directory, name))
 
     def _from_the_start(

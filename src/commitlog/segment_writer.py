@@ -38,7 +38,7 @@ class SegmentWriter:
         self._interval = config.index_interval_bytes
         self._preallocate = config.preallocate
         self._segment_bytes = config.segment_bytes
-        self._segment_ms = _NEVER if config.segment_ms == -1 else config.segment_ms
+        self._segment_ms = _longest_ms(config)
         self._roll_after = 2 * _NEVER  # a timestamp: segment_ms after the first batch's
         self._limit_offset = segment.base_offset + _MAX_RELATIVE_OFFSET
 
@@ -176,6 +176,12 @@ class SegmentWriter:
         if fd != -1:
             os.close(fd)
             self._builder.close()
+
+
+def _longest_ms(config: TopicConfig) -> int:
+    """Return how long a segment may be active: one that is to be compacted must be sealed in time."""
+    limits = [config.segment_ms, config.max_compaction_lag_ms if config.compacts else -1]
+    return min((limit for limit in limits if limit != -1), default=_NEVER)
 
 
 def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) -> Sequence[Buffer]:

@@ -24,20 +24,21 @@ MAGIC = int.from_bytes(b"CLSTATE1", "little")
 SIZE_BYTES = 4096
 NOT_REPLICATED = -1
 
-_MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _BASE = range(8)
+_MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _BASE, _CLEAN = range(9)
 _SLOTS = (512, 1024)  # in sectors of their own
-_SLOT = Struct("<6q")  # sequence, and the fields of a checkpoint
+_SLOT = Struct("<7q")  # sequence, and the fields of a checkpoint
 _CHECKSUM = Struct("<Q")
 
 
 class Checkpoint(NamedTuple):
-    """Where a partition stood. After a crash, only start_offset and durable_offset are of use."""
+    """Where a partition stood. After a crash, only start_, durable_ and clean_offset are of use."""
 
     start_offset: int
     durable_offset: int
     base_offset: int
     end_position: int
     next_offset: int
+    clean_offset: int
 
 
 class StatePage:
@@ -94,8 +95,9 @@ class StatePage:
         self._sequence += 1
         slot = _SLOTS[self._sequence % 2]
         raw = _SLOT.pack(
-            self._sequence, words[_START], words[_DURABLE], words[_BASE], words[_END_POSITION], words[_NEXT]
-        )
+            self._sequence, words[_START], words[_DURABLE],
+            words[_BASE], words[_END_POSITION], words[_NEXT], words[_CLEAN],
+        )  # fmt: skip
         self._map[slot : slot + _SLOT.size + _CHECKSUM.size] = raw + _CHECKSUM.pack(_checksum(raw))
 
     def sync(self) -> None:
@@ -142,6 +144,11 @@ class StatePage:
     def publish_durable(self, durable_offset: int) -> None:
         """Remember the recovery point. Only ever after a sync has returned."""
         self._words[_DURABLE] = durable_offset
+        self._keep_checkpoint()
+
+    def publish_clean(self, clean_offset: int) -> None:
+        """Remember up to where compaction came."""
+        self._words[_CLEAN] = clean_offset
         self._keep_checkpoint()
 
     # --- reading what was told

@@ -12,6 +12,7 @@ from commitlog.columns import Buffer
 from commitlog.config import TopicConfig
 from commitlog.encode import EncodedBatch
 from commitlog.errors import InvalidRecordError, ReadOnlyError, RecordTooLargeError, UnknownPartitionError
+from commitlog.latest import Latest
 from commitlog.partition import Partition
 from commitlog.partitioner import Partitioner, make_partitioner
 from commitlog.reader import PartitionReader
@@ -127,6 +128,14 @@ class Topic:
         if not isinstance(target, Partition):
             raise ReadOnlyError(f"topic {self.name!r}")
         return target
+
+    # --- reading
+
+    def latest(self) -> Latest:
+        """Return the current value of every key of all partitions; see Partition.latest()."""
+        views = [partition.latest() for partition in self._partitions]
+        values = {key: value for view in views for key, value in view.items()}
+        return Latest(values, tuple(view.next_offset for view in views))
 
     # --- changing
 

@@ -20,7 +20,7 @@ from commitlog import (
     Segment,
     UnknownTopicError,
 )
-from commitlog.recovery import list_segments
+from commitlog.swap import list_segments
 from commitlog.trash import Trash
 
 CONFIG = {"segment_bytes": 1_000, "index_interval_bytes": 200, "flush_ms": -1}

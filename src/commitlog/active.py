@@ -1,0 +1,271 @@
+"""ActivePartition: a partition open for writing: its segments, what is durable of them, and their rolling.
+
+writer.py appends to it, partition.py takes away from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+from commitlog import files
+from commitlog.config import TopicConfig
+from commitlog.encode import Rules
+from commitlog.errors import CommitLogError, DiskFullError, PartitionFailedError
+from commitlog.handles import HandleCache
+from commitlog.reader import Layout, PartitionReader
+from commitlog.recovery import Recovered, RecoveryReport
+from commitlog.segment import Segment
+from commitlog.segment_writer import SegmentWriter, sync_sealed
+from commitlog.state import StatePage
+from commitlog.trash import Trash
+
+_NEVER = 1 << 62
+
+
+class ActivePartition(PartitionReader):
+    """The files of one partition and how far they are written and durable; threads may share it.
+
+    start_offset <= durable_offset <= next_offset. Bytes are in the file before next_offset moves, and a
+    sync has returned before durable_offset does.
+
+    Locks: `_lock` guards appends and the set of segments, `_sync_lock` allows one sync at a time and is
+    taken first. No sync is made while `_lock` is held, but by truncate_from() and repair(), which stop
+    appends anyway.
+    """
+
+    def __init__(
+        self, path: str, name: str, config: TopicConfig, cache: HandleCache, page: StatePage, found: Recovered
+    ) -> None:
+        self.path = path
+        self.name = name
+        self.recovery: RecoveryReport = found.report
+        self._cache = cache
+        self._page = page
+        self._make_locks()
+        self._refusal: Callable[[], CommitLogError] | None = None
+        self._failure: str | None = None
+        self._wake_flusher: Callable[[], None] = lambda: None
+        self._start_offset = found.start_offset
+        self._next_offset = found.next_offset
+        self._durable_offset = found.durable_offset
+        self._segments = Layout.of(found.segments, page.generation)
+        self._unsynced = [
+            segment
+            for segment, after in pairwise(found.segments)
+            if after.base_offset >= found.durable_offset
+        ]
+        self._replacing = False  # whether files are being replaced without `_lock`
+        self._names_changed = True  # whether the directory needs a sync
+        self._trash = Trash()
+        self._writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
+        self.configure(config)
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._readable = threading.Condition()
+        self._waiters = 0
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take other settings; those of segments count from the next roll on."""
+        self.config = config
+        self._rules = Rules(config)
+        self._flush_messages = _NEVER if config.flush_messages == -1 else config.flush_messages
+
+    def wake_flusher_with(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when flush_messages records wait for a sync."""
+        self._wake_flusher = wake
+
+    # --- where it stands
+
+    def _layout(self) -> Layout:
+        return self._segments
+
+    @property
+    def _changes(self) -> int:
+        return self._page.generation
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self._start_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next append gets."""
+        return self._next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below it survives power loss."""
+        return self._durable_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Readers stop here; next_offset, as there are no replicas."""
+        return self._next_offset
+
+    @property
+    def failure(self) -> str | None:
+        """The disk error that stopped appends, None while all is well."""
+        return self._failure
+
+    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
+        """Wait until `offset` can be read; False if it cannot after `timeout` seconds, or when closed."""
+        if self._next_offset > offset:
+            return True
+        with self._readable:
+            self._waiters += 1
+            try:
+                self._readable.wait_for(lambda: self._next_offset > offset or self._refusal, timeout)
+            finally:
+                self._waiters -= 1
+        return self._next_offset > offset
+
+    def _notify(self) -> None:
+        with self._readable:
+            self._readable.notify_all()
+
+    def _check_writable(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
+
+    # --- syncing
+
+    def sync(self) -> None:
+        """Make everything appended so far durable."""
+        self._check_writable()
+        self._sync_to(self._next_offset)
+
+    def _sync_to(self, offset: int) -> None:
+        """Group commit: whoever waited for another's sync finds its records covered and returns."""
+        with self._sync_lock:
+            if self._durable_offset >= offset:
+                return
+            self._check_writable()
+            with self._lock:
+                unsynced = self._take_unsynced()
+            self._sync_files(*unsynced)
+
+    def _sync_locked(self) -> None:
+        self._sync_files(*self._take_unsynced())
+
+    def _take_unsynced(self) -> tuple[int, int, list[Segment], bool]:
+        """Return what a sync has to cover now, with `_lock` held: end, descriptor, segments, names."""
+        active = self._writer.handle_for_sync()
+        sealed, self._unsynced = self._unsynced, []
+        names_changed, self._names_changed = self._names_changed, False
+        return self._next_offset, active, sealed, names_changed
+
+    def _sync_files(self, end: int, active: int, sealed: list[Segment], names_changed: bool) -> None:
+        with self._ended_by_failure():
+            try:
+                for segment in sealed:
+                    sync_sealed(segment)
+                files.sync_data(active)
+                if names_changed:
+                    files.sync_directory(self.path)
+            finally:
+                os.close(active)
+        self._durable_offset = end
+        self._page.publish_durable(end)
+
+    def _sync_page(self) -> None:
+        with self._ended_by_failure():
+            self._page.sync()
+
+    def _sync_names(self) -> None:
+        with self._ended_by_failure():
+            files.sync_directory(self.path)
+
+    @contextlib.contextmanager
+    def _ended_by_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._fail(str(error))
+            raise PartitionFailedError(self.name, str(error)) from error
+
+    def _fail(self, cause: str) -> None:
+        """Take no more appends: after a failed sync nobody knows what the disk holds."""
+        self._failure = cause
+        self._refusal = lambda: PartitionFailedError(self.name, cause)
+        self._notify()
+
+    # --- rolling
+
+    def roll(self) -> None:
+        """Seal the active segment and start another; an empty one stays."""
+        with self._lock:
+            self._check_writable()
+            if self._writer.segment.size_bytes:
+                self._roll_locked()
+
+    def _roll_locked(self) -> SegmentWriter:
+        old = self._writer
+        with self._ended_by_interruption():
+            self._page.begin_change()
+            try:
+                old.prepare_to_seal()
+                new = SegmentWriter.create(self.path, self._next_offset, self.config, self._cache)
+            except OSError as error:
+                self._end_change()
+                if files.is_full(error):
+                    raise DiskFullError(self.path, error.strerror) from error
+                raise
+            # crash: an empty segment after the active one -> open() goes on in it
+            old.seal(self._next_offset)
+            self._unsynced.append(old.segment)
+            self._names_changed = True
+            self._writer = new
+            self._publish_layout((*self._segments.segments, new.segment))
+        return new
+
+    @contextlib.contextmanager
+    def _ended_by_interruption(self) -> Iterator[None]:
+        """Ctrl-C in the middle of a change of segments leaves nothing that could go on."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException as interruption:
+            self._fail(f"interrupted by {type(interruption).__name__}")
+            self._start_offset = self._page.start_offset
+            self._end_change()
+            raise
+
+    def _publish_layout(self, segments: Sequence[Segment]) -> None:
+        page, active = self._page, segments[-1]
+        page.begin_change()
+        page.publish_layout(active.base_offset, active.size_bytes, self._next_offset)
+        self._end_change()
+        self._segments = Layout.of(segments, page.generation)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Keep the generation odd while files are replaced without `_lock`, whatever appends do meanwhile."""
+        with self._lock:
+            self._replacing = True
+            self._page.begin_change()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._replacing = False
+                self._page.end_change()
+                self._segments = self._segments._replace(generation=self._page.generation)
+
+    def _end_change(self) -> None:
+        """Tell readers to look at the segments anew, unless some are still being replaced."""
+        if not self._replacing:
+            self._page.end_change()
+
+
+def now_ms() -> int:
+    """Return the time, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

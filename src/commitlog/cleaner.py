@@ -1,0 +1,45 @@
+"""Which partition is compacted next, in the background: the dirtiest that is due."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from commitlog.errors import ClosedError
+from commitlog.partition import Partition
+
+_logger = logging.getLogger("commitlog")
+
+
+def dirtiest(partitions: Sequence[Partition], now_ms: int) -> Partition | None:
+    """Return the partition with the most to gain, of those that are due; None if none is.
+
+    One whose last pass failed is set aside until a pass called by hand succeeds, or the log is reopened.
+    """
+    found: tuple[float, Partition] | None = None
+    for partition in partitions:
+        if not partition.config.compacts or partition.compaction_error or partition.failure:
+            continue
+        work = partition.cleanable(now_ms)
+        if work.is_due(partition.config, now_ms) and (found is None or work.dirty_ratio > found[0]):
+            found = work.dirty_ratio, partition
+    return None if found is None else found[1]
+
+
+def clean_what_is_due(
+    partitions: Callable[[], Sequence[Partition]], now_ms: int, stopping: Callable[[], bool]
+) -> bool:
+    """Run one pass over each partition that is due, the dirtiest first; returns whether some is due again."""
+    passed: set[Partition] = set()
+    while not stopping():
+        due = dirtiest([one for one in partitions() if one not in passed], now_ms)
+        if due is None:
+            return dirtiest(list(passed), now_ms) is not None
+        passed.add(due)
+        try:
+            due.compact(now_ms)
+        except ClosedError:  # a topic deleted meanwhile, or the log closing
+            continue
+        except Exception:  # the partition tells it: compaction_error
+            _logger.exception("compaction of %s failed; it is set aside", due.name)
+    return False
