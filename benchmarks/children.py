@@ -5,13 +5,17 @@ Run as `python children.py NAME ARGUMENTS`; what a child found out is printed as
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+import threading
 from itertools import cycle
 from pathlib import Path
 
 import data
 import engine
+
+import commitlog
 
 MAX_SEGMENT_BYTES = (1 << 31) - 1
 
@@ -62,5 +66,47 @@ def offsets_of_records(partition):
             yield record.offset
 
 
+def compact_and_watch(path: str, keys: str, buffer_bytes: str) -> None:
+    """Compact distinct keys, pass by pass, and print how much memory that took."""
+    config = commitlog.LogConfig(cleaner_dedupe_buffer_bytes=int(buffer_bytes))
+    settings = commitlog.TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=1.0, flush_ms=-1)
+    with commitlog.open(path, config=config) as log:
+        partition = log.create_topic("t", config=settings).partition(0)
+        values = [b"v" * 90] * 10_000
+        for start in range(0, int(keys), 10_000):
+            partition.append_many(values, keys=[b"%010d" % key for key in range(start, start + 10_000)])
+        partition.roll()
+        gc.collect()
+        before, watch = resident()[1], Watch()
+        reports = [partition.compact()]
+        while reports[-1].stopped_by == "map full":
+            reports.append(partition.compact())
+        own = watch.stop() - before
+        if reports[-1].stopped_by or reports[-1].records_after != int(keys):
+            raise AssertionError(str(reports[-1]))
+    most, seconds = max(report.keys for report in reports), sum(report.seconds for report in reports)
+    print(json.dumps({"own": own, "passes": len(reports), "keys": most, "seconds": seconds}))
+
+
+class Watch:
+    """A thread that looks at the memory of the process every few milliseconds."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.005):
+            self._most = max(self._most, resident()[1])
+
+    def stop(self) -> int:
+        self._ended.set()
+        self._thread.join()
+        return self._most
+
+
 if __name__ == "__main__":
-    {"write": write_until_killed, "scan": scan_and_watch}[sys.argv[1]](*sys.argv[2:])
+    work = {"write": write_until_killed, "scan": scan_and_watch, "compact": compact_and_watch}
+    work[sys.argv[1]](*sys.argv[2:])

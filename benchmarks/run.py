@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import bulk
+import compaction
 import compare
 import growth
 import limits
@@ -36,6 +37,8 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group]]] = {
     "memory": limits.memory,
     "handles": limits.handles,
     "growth": growth.growth,
+    "compaction": compaction.compaction,
+    "compaction_memory": compaction.compaction_memory,
 }
 
 

@@ -1,4 +1,4 @@
-"""The examples and the programs in the README run as they stand."""
+"""The examples and the programs in the README and the docs run as they stand."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import commitlog
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-README = ROOT / "README.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PROGRAM = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-BLOCKS = _PROGRAM.findall(README.read_text()) if README.exists() else []
+PROGRAMS = {page.name: _PROGRAM.findall(page.read_text()) for page in PAGES}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,13 +40,14 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     assert done.stdout
 
 
-def test_the_programs_of_the_readme_run_one_after_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [name for name, programs in PROGRAMS.items() if programs])
+def test_the_programs_of_a_page_run_one_after_another(page: str, tmp_path: Path) -> None:
     """Each in a process of its own; what one left, the next one finds."""
-    for block in BLOCKS:
+    for block in PROGRAMS[page]:
         done = run(tmp_path, "-c", block)
         assert done.returncode == 0, f"{block}\n{done.stderr}"
 
 
 def test_there_are_examples_and_programs() -> None:
     assert EXAMPLES
-    assert BLOCKS
+    assert PROGRAMS["README.md"]
