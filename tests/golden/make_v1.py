@@ -30,6 +30,7 @@ def make(target: Path) -> None:
         with commitlog.open(target / "log") as log:
             write_codecs(log)
             write_orders(log)
+            write_compacted(log)
             log.create_topic("gaps")
         write_gaps(target / "log" / "gaps-0")
         with commitlog.open(target / "log") as log:
@@ -73,8 +74,21 @@ def write_orders(log: CommitLog) -> None:
     second.append(b"log append time", timestamp=5)
 
 
+def write_compacted(log: CommitLog) -> None:
+    """What a pass leaves: batches put together, one of them with a delete horizon, and a dirty rest."""
+    config = {"cleanup_policy": "compact", "segment_bytes": 4_000, "compression_type": "zstd"}
+    partition = log.create_topic("profiles", config=config).partition(0)
+    for number in range(60):
+        value = None if number % 11 == 3 else b"profile %d " % number * 3
+        partition.append(value, key=b"user %d" % (number % 7), headers=[("n", b"%d" % number)][: number % 2])
+    partition.roll()
+    partition.compact(now=NOW_MS)
+    for number in range(5):
+        partition.append(b"newer %d" % number, key=b"user %d" % number)
+
+
 def write_gaps(directory: Path) -> None:
-    """Batches as compaction leaves them, which nothing in this version writes yet."""
+    """Batches with large gaps, and one without records."""
     for path in directory.iterdir():
         path.unlink()
     batches = [

@@ -77,7 +77,8 @@ def test_a_log_of_version_1_can_be_written_on(golden: Path) -> None:
     with commitlog.open(golden) as log:
         for name, topic in EXPECTED.items():
             for number, one in enumerate(topic["partitions"]):
-                assert log.topic(name).partition(number).append(b"more") == one["next_offset"]
+                partition = log.topic(name).partition(number)
+                assert partition.append(b"more", key=b"key") == one["next_offset"]
     with commitlog.open(golden) as log:
         for name, topic in EXPECTED.items():
             for number, one in enumerate(topic["partitions"]):
@@ -92,9 +93,22 @@ def test_the_golden_log_holds_what_it_should() -> None:
         assert codecs == set(CODECS)
         assert len(log.topic("orders").partition(0).segments) > 2
         assert log.topic("orders").partition(0).start_offset > 0
+        profiles = log.topic("profiles").partition(0)
+        assert any(batch.delete_horizon for batch in profiles.batches())
+        assert len(list(profiles.records())) < profiles.next_offset
         gaps = log.topic("gaps").partition(0)
         assert gaps.next_offset > 70_000
         assert len(list(gaps.records())) < 10
+
+
+def test_a_compacted_topic_of_version_1_can_be_compacted_on(golden: Path) -> None:
+    with commitlog.open(golden) as log:
+        partition = log.topic("profiles").partition(0)
+        before = dict(partition.latest())
+        partition.roll()
+        partition.compact(now=maker.NOW_MS + 2 * partition.config.delete_retention_ms)
+        assert {record.key: record.value for record in partition.records() if record.value} == before
+        assert dict(partition.latest()) == before
 
 
 def test_this_version_still_writes_the_same_records(tmp_path: Path) -> None:
