@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from crc32c import crc32c
@@ -39,9 +39,9 @@ from commitlog.format import (
     LOG_APPEND_TIME,
     MAGIC,
     NO_PRODUCER,
-    STAMP,
     stamp,
 )
+from commitlog.ones import shapes_for
 from commitlog.record import Headers
 
 if TYPE_CHECKING:
@@ -67,14 +67,19 @@ class EncodedBatch:
         self.span = span  # how many offsets the batch takes
         self.max_timestamp = max_timestamp
 
-    @classmethod
-    def of_one(cls, crc: int, body: bytes, timestamp: int) -> Self:
-        """Make a batch of what ones.encode_one() returned."""
-        return cls(crc, (body,), STAMP.size + len(body), 1, timestamp)
-
     def stamped(self, base_offset: int, leader_epoch: int) -> tuple[Buffer, ...]:
         """Return the bytes to write, in pieces."""
         return (stamp(base_offset, leader_epoch, self.crc), *self.parts)
+
+
+def totals(batches: tuple[EncodedBatch, ...]) -> tuple[int, int, int]:
+    """Return the bytes and the offsets that batches take, and their latest timestamp."""
+    size = span = latest = 0
+    for batch in batches:
+        size += batch.size
+        span += batch.span
+        latest = batch.max_timestamp if batch.max_timestamp > latest else latest
+    return size, span, latest
 
 
 class HeaderColumns(NamedTuple):
@@ -98,13 +103,14 @@ class Columns(NamedTuple):
 class Rules:
     """What a topic's settings ask of every batch."""
 
-    __slots__ = ("flags", "lean", "log_append_time", "max_message_bytes")
+    __slots__ = ("flags", "log_append_time", "max_message_bytes", "shapes")
 
     def __init__(self, config: TopicConfig) -> None:
         self.log_append_time = config.message_timestamp_type == "LogAppendTime"
         self.flags = codec.IDS[config.compression_type] | (LOG_APPEND_TIME if self.log_append_time else 0)
         self.max_message_bytes = config.max_message_bytes
-        self.lean = not self.flags & CODEC_MASK  # a single append may take ones.encode_one()
+        compressed = self.flags & CODEC_MASK
+        self.shapes = None if compressed else shapes_for(self.flags, self.max_message_bytes)
 
     def check_sizes(self, columns: Columns, count: int, first: int = 0) -> None:
         """Raise RecordTooLargeError if a record is above max_message_bytes; `first` numbers the records."""
