@@ -27,11 +27,11 @@ except ImportError:
     raise MissingDependencyError("Arrow support", "pyarrow") from None
 
 if TYPE_CHECKING:
-    from commitlog.batch import HeaderStrings, RecordBatch
+    from commitlog.batch import Body, HeaderStrings, RecordBatch
 
 _PAIR_TYPE = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 HEADER_TYPE = pa.list_(_PAIR_TYPE)
-_TIMESTAMP = pa.timestamp("ms", tz="UTC")
+_INT64, _BINARY, _TIMESTAMP = pa.int64(), pa.binary(), pa.timestamp("ms", tz="UTC")
 SCHEMA = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
@@ -57,22 +57,26 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 def from_batch(batch: RecordBatch, columns: Sequence[str] | None = None) -> pa.RecordBatch:
     """Return a batch as Arrow: keys, values and headers are slices of the batch's own buffer."""
-    schema = schema_of(columns)
-    arrays = [_column(batch, name) for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return _from_batch(batch, schema_of(columns))
 
 
-def _column(batch: RecordBatch, name: str) -> pa.Array:
+def _from_batch(batch: RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    names = schema.names
+    body = batch.body_with_ends() if "value" in names else batch.body
+    return pa.RecordBatch.from_arrays([_column(batch, body, name) for name in names], schema=schema)
+
+
+def _column(batch: RecordBatch, body: Body, name: str) -> pa.Array:
     if name == "offset":
-        return _primitive(pa.int64(), batch.offsets)
+        return _primitive(_INT64, batch.offsets)
     if name == "timestamp":
         return _primitive(_TIMESTAMP, batch.timestamps)
-    if name == "headers" and batch.body.headers is None:
+    if name == "headers" and body.headers is None:
         return _no_headers(len(batch))
     if name == "headers":
-        whole = _headers(batch.body.headers, batch.header.record_count)
+        whole = _headers(body.headers, batch.header.record_count)
     else:
-        whole = _strings(batch.body.keys if name == "key" else batch.body.values)
+        whole = _strings(body.keys if name == "key" else body.values)
     return whole if len(batch) == len(whole) else whole.slice(batch.first_row, len(batch))
 
 
@@ -85,8 +89,7 @@ def _primitive(kind: pa.DataType, numbers: Int64s) -> pa.Array:
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
-def _strings(strings: Strings, kind: Any = None) -> pa.Array:
-    kind = kind or pa.binary()
+def _strings(strings: Strings, kind: pa.DataType = _BINARY) -> pa.Array:
     count = strings.lengths.count
     if strings.nulls == ALL_NULL:
         return pa.nulls(count, kind)
@@ -120,7 +123,7 @@ def stream(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None)
             if small:
                 yield _merged(small, schema)
                 small, rows = [], 0
-            yield from_batch(batch, columns)
+            yield _from_batch(batch, schema)
             continue
         small.append(batch)
         rows += len(batch)
@@ -138,7 +141,7 @@ def table(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) 
 
 def _merged(batches: list[RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if len(batches) == 1:
-        return from_batch(batches[0], schema.names)
+        return _from_batch(batches[0], schema)
     records = [record for batch in batches for record in batch.records()]
     by_name = dict(zip(SCHEMA.names, zip(*records, strict=True), strict=True))
     arrays = [pa.array(_plain(name, by_name[name]), schema.field(name).type) for name in schema.names]
