@@ -156,42 +156,41 @@ def _plain(name: str, column: tuple[Any, ...]) -> Any:
 
 # --- writing -------------------------------------------------------------------------------------
 
+_APPENDED = {"timestamp", "key", "value", "headers"}
+
 
 def to_batches(data: pa.RecordBatch | pa.Table, rules: Rules, now_ms: int) -> list[EncodedBatch]:
     """Encode Arrow data, one stored batch for each of its chunks."""
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    elif not isinstance(data, pa.Table):
+    if not isinstance(data, pa.RecordBatch | pa.Table):
         raise TypeError(f"append_arrow takes a pyarrow RecordBatch or Table, not {type(data).__name__}")
-    unknown = [name for name in data.column_names if name not in SCHEMA.names or name == "offset"]
-    if unknown or "value" not in data.column_names or len(set(data.column_names)) < data.num_columns:
-        raise InvalidRecordError(
-            0, f"columns must be value and optionally key, timestamp, headers; there are {data.column_names}"
-        )
+    names = data.schema.names
+    if "value" not in names or not _APPENDED.issuperset(names) or len(set(names)) < len(names):
+        reason = f"columns must be value and optionally key, timestamp, headers; there are {names}"
+        raise InvalidRecordError(0, reason)
     first_row = 0
     encoded = []
-    for chunk in data.to_batches():
+    for chunk in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
         if chunk.num_rows:
-            encoded.append(_encode_chunk(chunk, first_row, rules, now_ms))
+            by_name = dict(zip(names, chunk.columns, strict=True))
+            encoded.append(_encode_chunk(by_name, chunk.num_rows, first_row, rules, now_ms))
         first_row += chunk.num_rows
     return encoded
 
 
-def _encode_chunk(chunk: pa.RecordBatch, first_row: int, rules: Rules, now_ms: int) -> EncodedBatch:
-    def column(name: str) -> pa.Array | None:
-        return chunk.column(name) if name in chunk.schema.names else None
-
-    keys, times, headers = column("key"), column("timestamp"), column("headers")
+def _encode_chunk(
+    by_name: dict[str, pa.Array], count: int, first_row: int, rules: Rules, now_ms: int
+) -> EncodedBatch:
+    keys, times, headers = by_name.get("key"), by_name.get("timestamp"), by_name.get("headers")
     timestamps: Int64s | int = now_ms
     if times is not None and not rules.log_append_time:
         timestamps = _timestamps(times, first_row)
     columns = Columns(
         keys=NO_STRINGS if keys is None else _pack_strings(keys, first_row, "key"),
-        values=_pack_strings(chunk.column("value"), first_row, "value"),
+        values=_pack_strings(by_name["value"], first_row, "value"),
         headers=None if headers is None else _pack_headers(headers, first_row),
     )
-    rules.check_sizes(columns, chunk.num_rows, first_row)
-    return assemble(columns, chunk.num_rows, timestamps, rules.flags)
+    rules.check_sizes(columns, count, first_row)
+    return assemble(columns, count, timestamps, rules.flags)
 
 
 def _timestamps(column: pa.Array, first_row: int) -> Int64s:
@@ -239,7 +238,7 @@ def _pack_strings(column: pa.Array, first_row: int, what: str) -> BytesColumn:
     skip = column.offset * offset_type.itemsize
     ends = np.frombuffer(ends_buffer, offset_type, len(column) + 1, skip)
     data = memoryview(blob)[int(ends[0]) : int(ends[-1])] if blob is not None else b""
-    lengths = narrow(np.diff(ends))
+    lengths = narrow(ends[1:] - ends[:-1])  # measured: a third of what np.diff() takes
     if column.null_count == 0:
         return BytesColumn(lengths, NO_NULLS, b"", data)
     return _with_nulls(column, lengths, data, what, first_row)

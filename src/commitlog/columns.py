@@ -59,7 +59,11 @@ def narrow(values: NDArray[Any]) -> IntColumn:
     """Choose the smallest form for non-negative integers."""
     if len(values) == 0:
         return IntColumn(CONSTANT, 0, b"")
-    low, high = int(values.min()), int(values.max())
+    return narrow_within(values, int(values.min()), int(values.max()))
+
+
+def narrow_within(values: NDArray[Any], low: int, high: int) -> IntColumn:
+    """Do the same for numbers whose least and greatest are known."""
     if low == high:
         return IntColumn(CONSTANT, low, b"")
     form = U8 if high < 1 << 8 else U16 if high < 1 << 16 else U32 if high < 1 << 32 else U64

@@ -23,6 +23,7 @@ from commitlog.columns import (
     most,
     narrow,
     narrow_lengths,
+    narrow_within,
     pack_bytes,
     padded,
     widened,
@@ -190,7 +191,7 @@ def assemble(
         low = high = timestamps
     else:
         low, high = int(timestamps.min()), int(timestamps.max())
-        columns = columns._replace(timestamps=narrow(timestamps - low))
+        columns = columns._replace(timestamps=narrow_within(timestamps - low, 0, high - low))
     body = _lay_out(columns)
     body_size = sum(map(len, body))
     if flags & CODEC_MASK:
