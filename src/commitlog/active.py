@@ -24,8 +24,6 @@ from commitlog.segment_writer import SegmentWriter, sync_sealed
 from commitlog.state import StatePage
 from commitlog.trash import Trash
 
-_NEVER = 1 << 62
-
 
 class ActivePartition(PartitionReader):
     """The files of one partition and how far they are written and durable; threads may share it.
@@ -46,6 +44,7 @@ class ActivePartition(PartitionReader):
         self.recovery: RecoveryReport = found.report
         self._cache = cache
         self._page = page
+        self._words = page.words
         self._make_locks()
         self._refusal: Callable[[], CommitLogError] | None = None
         self._failure: str | None = None
@@ -75,7 +74,7 @@ class ActivePartition(PartitionReader):
         """Take other settings; those of segments count from the next roll on."""
         self.config = config
         self._rules = Rules(config)
-        self._flush_messages = _NEVER if config.flush_messages == -1 else config.flush_messages
+        self._counts_records = config.flush_messages != -1
 
     def wake_flusher_with(self, wake: Callable[[], None]) -> None:
         """Call `wake` when flush_messages records wait for a sync."""

@@ -27,11 +27,11 @@ except ImportError:
     raise MissingDependencyError("Arrow support", "pyarrow") from None
 
 if TYPE_CHECKING:
-    from commitlog.batch import HeaderStrings, RecordBatch
+    from commitlog.batch import Body, HeaderStrings, RecordBatch
 
 _PAIR_TYPE = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 HEADER_TYPE = pa.list_(_PAIR_TYPE)
-_TIMESTAMP = pa.timestamp("ms", tz="UTC")
+_INT64, _BINARY, _TIMESTAMP = pa.int64(), pa.binary(), pa.timestamp("ms", tz="UTC")
 SCHEMA = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
@@ -57,22 +57,26 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 def from_batch(batch: RecordBatch, columns: Sequence[str] | None = None) -> pa.RecordBatch:
     """Return a batch as Arrow: keys, values and headers are slices of the batch's own buffer."""
-    schema = schema_of(columns)
-    arrays = [_column(batch, name) for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return _from_batch(batch, schema_of(columns))
 
 
-def _column(batch: RecordBatch, name: str) -> pa.Array:
+def _from_batch(batch: RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    names = schema.names
+    body = batch.body_with_ends() if "value" in names else batch.body
+    return pa.RecordBatch.from_arrays([_column(batch, body, name) for name in names], schema=schema)
+
+
+def _column(batch: RecordBatch, body: Body, name: str) -> pa.Array:
     if name == "offset":
-        return _primitive(pa.int64(), batch.offsets)
+        return _primitive(_INT64, batch.offsets)
     if name == "timestamp":
         return _primitive(_TIMESTAMP, batch.timestamps)
-    if name == "headers" and batch.body.headers is None:
+    if name == "headers" and body.headers is None:
         return _no_headers(len(batch))
     if name == "headers":
-        whole = _headers(batch.body.headers, batch.header.record_count)
+        whole = _headers(body.headers, batch.header.record_count)
     else:
-        whole = _strings(batch.body.keys if name == "key" else batch.body.values)
+        whole = _strings(body.keys if name == "key" else body.values)
     return whole if len(batch) == len(whole) else whole.slice(batch.first_row, len(batch))
 
 
@@ -85,8 +89,7 @@ def _primitive(kind: pa.DataType, numbers: Int64s) -> pa.Array:
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
-def _strings(strings: Strings, kind: Any = None) -> pa.Array:
-    kind = kind or pa.binary()
+def _strings(strings: Strings, kind: pa.DataType = _BINARY) -> pa.Array:
     count = strings.lengths.count
     if strings.nulls == ALL_NULL:
         return pa.nulls(count, kind)
@@ -120,7 +123,7 @@ def stream(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None)
             if small:
                 yield _merged(small, schema)
                 small, rows = [], 0
-            yield from_batch(batch, columns)
+            yield _from_batch(batch, schema)
             continue
         small.append(batch)
         rows += len(batch)
@@ -145,7 +148,7 @@ def pairs(values: Mapping[bytes, bytes]) -> pa.Table:
 
 def _merged(batches: list[RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if len(batches) == 1:
-        return from_batch(batches[0], schema.names)
+        return _from_batch(batches[0], schema)
     records = [record for batch in batches for record in batch.records()]
     by_name = dict(zip(SCHEMA.names, zip(*records, strict=True), strict=True))
     arrays = [pa.array(_plain(name, by_name[name]), schema.field(name).type) for name in schema.names]
@@ -160,43 +163,42 @@ def _plain(name: str, column: tuple[Any, ...]) -> Any:
 
 # --- writing -------------------------------------------------------------------------------------
 
+_APPENDED = {"timestamp", "key", "value", "headers"}
+
 
 def to_batches(data: pa.RecordBatch | pa.Table, rules: Rules, now_ms: int) -> list[EncodedBatch]:
     """Encode Arrow data, one stored batch for each of its chunks."""
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    elif not isinstance(data, pa.Table):
+    if not isinstance(data, pa.RecordBatch | pa.Table):
         raise TypeError(f"append_arrow takes a pyarrow RecordBatch or Table, not {type(data).__name__}")
-    unknown = [name for name in data.column_names if name not in SCHEMA.names or name == "offset"]
-    if unknown or "value" not in data.column_names or len(set(data.column_names)) < data.num_columns:
-        raise InvalidRecordError(
-            0, f"columns must be value and optionally key, timestamp, headers; there are {data.column_names}"
-        )
+    names = data.schema.names
+    if "value" not in names or not _APPENDED.issuperset(names) or len(set(names)) < len(names):
+        reason = f"columns must be value and optionally key, timestamp, headers; there are {names}"
+        raise InvalidRecordError(0, reason)
     first_row = 0
     encoded = []
-    for chunk in data.to_batches():
+    for chunk in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
         if chunk.num_rows:
-            encoded.append(_encode_chunk(chunk, first_row, rules, now_ms))
+            by_name = dict(zip(names, chunk.columns, strict=True))
+            encoded.append(_encode_chunk(by_name, chunk.num_rows, first_row, rules, now_ms))
         first_row += chunk.num_rows
     return encoded
 
 
-def _encode_chunk(chunk: pa.RecordBatch, first_row: int, rules: Rules, now_ms: int) -> EncodedBatch:
-    def column(name: str) -> pa.Array | None:
-        return chunk.column(name) if name in chunk.schema.names else None
-
-    keys, times, headers = column("key"), column("timestamp"), column("headers")
+def _encode_chunk(
+    by_name: dict[str, pa.Array], count: int, first_row: int, rules: Rules, now_ms: int
+) -> EncodedBatch:
+    keys, times, headers = by_name.get("key"), by_name.get("timestamp"), by_name.get("headers")
     timestamps: Int64s | int = now_ms
     if times is not None and not rules.log_append_time:
         timestamps = _timestamps(times, first_row)
     columns = Columns(
         keys=NO_STRINGS if keys is None else _pack_strings(keys, first_row, "key"),
-        values=_pack_strings(chunk.column("value"), first_row, "value"),
+        values=_pack_strings(by_name["value"], first_row, "value"),
         headers=None if headers is None else _pack_headers(headers, first_row),
     )
-    rules.check_keys(columns.keys, chunk.num_rows, first_row)
-    rules.check_sizes(columns, chunk.num_rows, first_row)
-    return assemble(columns, chunk.num_rows, timestamps, rules.flags)
+    rules.check_keys(columns.keys, count, first_row)
+    rules.check_sizes(columns, count, first_row)
+    return assemble(columns, count, timestamps, rules.flags)
 
 
 def _timestamps(column: pa.Array, first_row: int) -> Int64s:
@@ -244,7 +246,7 @@ def _pack_strings(column: pa.Array, first_row: int, what: str) -> BytesColumn:
     skip = column.offset * offset_type.itemsize
     ends = np.frombuffer(ends_buffer, offset_type, len(column) + 1, skip)
     data = memoryview(blob)[int(ends[0]) : int(ends[-1])] if blob is not None else b""
-    lengths = narrow(np.diff(ends))
+    lengths = narrow(ends[1:] - ends[:-1])  # measured: a third of what np.diff() takes
     if column.null_count == 0:
         return BytesColumn(lengths, NO_NULLS, b"", data)
     return _with_nulls(column, lengths, data, what, first_row)

@@ -59,7 +59,11 @@ def narrow(values: NDArray[Any]) -> IntColumn:
     """Choose the smallest form for non-negative integers."""
     if len(values) == 0:
         return IntColumn(CONSTANT, 0, b"")
-    low, high = int(values.min()), int(values.max())
+    return narrow_within(values, int(values.min()), int(values.max()))
+
+
+def narrow_within(values: NDArray[Any], low: int, high: int) -> IntColumn:
+    """Do the same for numbers whose least and greatest are known."""
     if low == high:
         return IntColumn(CONSTANT, low, b"")
     form = U8 if high < 1 << 8 else U16 if high < 1 << 16 else U32 if high < 1 << 32 else U64
@@ -157,30 +161,46 @@ class Ints:
         """Return the sum of the column."""
         if self.stored is None:
             return self.constant * self.count
-        small = self.stored.itemsize == 1 and self.count < 1 << 24  # measured: a third less than in int64
-        return int(self.stored.sum(dtype=np.uint32 if small else np.int64))
+        # measured: in 32 bits a third less than in 64
+        return int(self.stored.sum(dtype=np.uint32 if self.surely_short else np.int64))
+
+    @property
+    def surely_short(self) -> bool:
+        """Whether the sum fits in 31 bits, whatever the column holds."""
+        return self.stored is not None and self.stored.itemsize == 1 and self.count < 1 << 23
+
+    def running(self) -> NDArray[np.int32]:
+        """Return count + 1 sums: of the first 0, 1, 2, ... numbers."""
+        if self.stored is None:
+            return _even_ends(self.constant, self.count)
+        sums = np.empty(self.count + 1, np.int32)
+        sums[0] = 0
+        np.add.accumulate(self.stored.astype(np.int32), out=sums[1:])
+        return sums
 
 
 class Strings:
-    """A byte column as it stands in a buffer."""
+    """A byte column as it stands in a buffer. `ends`, if somebody worked them out already, are kept."""
 
-    __slots__ = ("bitmap", "blob", "lengths", "nulls")
+    __slots__ = ("_ends", "bitmap", "blob", "lengths", "nulls")
 
-    def __init__(self, lengths: Ints, nulls: int, bitmap: memoryview | None, blob: memoryview) -> None:
+    def __init__(
+        self,
+        lengths: Ints,
+        nulls: int,
+        bitmap: memoryview | None,
+        blob: memoryview,
+        ends: NDArray[np.int32] | None = None,
+    ) -> None:
         self.lengths = lengths
         self.nulls = nulls
         self.bitmap = bitmap
         self.blob = blob
+        self._ends = ends
 
     def ends(self) -> NDArray[np.int32]:
         """Return the count + 1 places where strings start and end in the blob, as Arrow wants them."""
-        count, stored = self.lengths.count, self.lengths.stored
-        if stored is None:
-            return _even_ends(self.lengths.constant, count)
-        ends = np.empty(count + 1, np.int32)
-        ends[0] = 0
-        np.add.accumulate(stored.astype(np.int32), out=ends[1:])
-        return ends
+        return self.lengths.running() if self._ends is None else self._ends
 
     def present(self) -> NDArray[np.bool_]:
         """Return, for each string, whether it is there (True) or null (False)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from crc32c import crc32c
@@ -24,6 +24,7 @@ from commitlog.columns import (
     most,
     narrow,
     narrow_lengths,
+    narrow_within,
     pack_bytes,
     padded,
     widened,
@@ -42,9 +43,9 @@ from commitlog.format import (
     LOG_APPEND_TIME,
     MAGIC,
     NO_PRODUCER,
-    STAMP,
     stamp,
 )
+from commitlog.ones import shapes_for
 from commitlog.record import Headers
 
 if TYPE_CHECKING:
@@ -70,14 +71,19 @@ class EncodedBatch:
         self.span = span  # how many offsets the batch takes
         self.max_timestamp = max_timestamp
 
-    @classmethod
-    def of_one(cls, crc: int, body: bytes, timestamp: int) -> Self:
-        """Make a batch of what ones.encode_one() returned."""
-        return cls(crc, (body,), STAMP.size + len(body), 1, timestamp)
-
     def stamped(self, base_offset: int, leader_epoch: int) -> tuple[Buffer, ...]:
         """Return the bytes to write, in pieces."""
         return (stamp(base_offset, leader_epoch, self.crc), *self.parts)
+
+
+def totals(batches: tuple[EncodedBatch, ...]) -> tuple[int, int, int]:
+    """Return the bytes and the offsets that batches take, and their latest timestamp."""
+    size = span = latest = 0
+    for batch in batches:
+        size += batch.size
+        span += batch.span
+        latest = batch.max_timestamp if batch.max_timestamp > latest else latest
+    return size, span, latest
 
 
 class HeaderColumns(NamedTuple):
@@ -101,14 +107,15 @@ class Columns(NamedTuple):
 class Rules:
     """What a topic's settings ask of every batch."""
 
-    __slots__ = ("flags", "keyed", "lean", "log_append_time", "max_message_bytes")
+    __slots__ = ("flags", "keyed", "log_append_time", "max_message_bytes", "shapes")
 
     def __init__(self, config: TopicConfig) -> None:
         self.log_append_time = config.message_timestamp_type == "LogAppendTime"
         self.flags = codec.IDS[config.compression_type] | (LOG_APPEND_TIME if self.log_append_time else 0)
         self.max_message_bytes = config.max_message_bytes
         self.keyed = config.compacts  # every record needs a key
-        self.lean = not self.flags & CODEC_MASK  # a single append may take ones.encode_one()
+        compressed = self.flags & CODEC_MASK
+        self.shapes = None if compressed else shapes_for(self.flags, self.max_message_bytes)
 
     def check_keys(self, keys: BytesColumn, count: int, first: int = 0) -> None:
         """Raise InvalidRecordError if a record lacks the key that it needs; `first` numbers the records."""
@@ -197,7 +204,7 @@ def assemble(
         low = high = timestamps
     else:
         low, high = int(timestamps.min()), int(timestamps.max())
-        columns = columns._replace(timestamps=narrow(timestamps - low))
+        columns = columns._replace(timestamps=narrow_within(timestamps - low, 0, high - low))
     body = _lay_out(columns)
     body_size = sum(map(len, body))
     if flags & CODEC_MASK:

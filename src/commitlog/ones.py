@@ -7,12 +7,13 @@ of 15, read in 0.9 us instead of 4.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from struct import Struct
 
 from crc32c import crc32c
 
-from commitlog.columns import ALL_NULL, NO_NULLS, Buffer
+from commitlog.columns import ALL_NULL, NO_NULLS, Buffer, padded
 from commitlog.errors import RecordTooLargeError
 from commitlog.format import CHECKED, DESCRIPTOR, LOG_APPEND_TIME, MAGIC_BYTES, SMALLEST_BATCH_BYTES, STAMP
 from commitlog.record import Record
@@ -24,6 +25,11 @@ _ONE = Struct(STAMP.format + _CHECKED_ONE.format[1:])
 _NO_PRODUCER_ID = b"\xff" * 8
 _PADDING = [bytes(size) for size in range(8)]
 _RUN_BYTES = 64 * 1024
+_SHAPED_BYTES = 1024  # of key and value together; larger records would hardly gain
+_MOST_SHAPES = 4096  # of about a kilobyte each
+# pack(front, timestamp, timestamp, back, key, value) gives the batch from the checked part on; front; back;
+# the size of the batch
+Shape = tuple[Callable[..., bytes], bytes, bytes, int]
 _new_record = partial(tuple.__new__, Record)
 
 
@@ -50,8 +56,8 @@ _NULLS = {
 
 def encode_one(
     value: bytes | None, key: bytes | None, timestamp: int, flags: int, max_message_bytes: int
-) -> tuple[int, bytes]:
-    """Return crc32c and bytes, from the checked part on, of a batch of one record."""
+) -> tuple[int, bytes, int]:
+    """Return crc32c and bytes, from the checked part on, of a batch of one record, and the batch's size."""
     if key is None or value is None or flags:
         fixed = _CONSTANTS[flags, key is None, value is None]
         key, value = key or b"", value or b""
@@ -66,7 +72,39 @@ def encode_one(
         MAGIC_BYTES, size, _NO_PRODUCER_ID, timestamp, timestamp, fixed, key_size, value_size
     )
     body = b"".join((head, key, value, _PADDING[size - used]))
-    return crc32c(body), body
+    return crc32c(body), body, size
+
+
+class Shapes(dict[tuple[int | None, int | None], Shape | None]):
+    """How to pack a record whose key and value have these lengths (None for a null), as they come up.
+
+    None for a record above `most_bytes`, and for what comes up when the table is full: encode_one() is for
+    those. Measured for 10 and 90 bytes: 0.2 us a record; encode_one() takes 0.35, for it counts and joins.
+    """
+
+    def __init__(self, flags: int, most_bytes: int) -> None:
+        self._flags = flags
+        self._most_bytes = most_bytes
+
+    def __missing__(self, sizes: tuple[int | None, int | None]) -> Shape | None:
+        key_size, value_size = sizes[0] or 0, sizes[1] or 0
+        if key_size + value_size > self._most_bytes or len(self) >= _MOST_SHAPES:
+            return None
+        fixed = _CONSTANTS[self._flags, sizes[0] is None, sizes[1] is None]
+        used = SMALLEST_BATCH_BYTES + key_size + value_size
+        size = padded(used)
+        head = _CHECKED_ONE.pack(MAGIC_BYTES, size, _NO_PRODUCER_ID, 0, 0, fixed, key_size, value_size)
+        pack = Struct(f"<16sqq32s{key_size}s{value_size}s{size - used}x").pack
+        shape = self[sizes] = pack, head[:16], head[32:], size
+        return shape
+
+
+_SHARED = {flags: Shapes(flags, _SHAPED_BYTES) for flags in (0, LOG_APPEND_TIME)}
+
+
+def shapes_for(flags: int, max_message_bytes: int) -> Shapes:
+    """Return the shapes of records that such a topic takes."""
+    return _SHARED[flags] if max_message_bytes >= _SHAPED_BYTES else Shapes(flags, max_message_bytes)
 
 
 def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple[list[Record], int]:

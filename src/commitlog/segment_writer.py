@@ -10,37 +10,42 @@ from commitlog import files
 from commitlog.columns import Buffer
 from commitlog.config import TopicConfig
 from commitlog.encode import EncodedBatch
-from commitlog.format import STAMP
 from commitlog.handles import HandleCache
 from commitlog.index import OffsetIndex, TimeIndex
 from commitlog.index_builder import IndexBuilder
 from commitlog.segment import Segment, companions, segment_path
 
 _NEVER = 1 << 63
-_MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry holds 32 bits; the lean path does not look every time
+_MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry holds 32 bits; the lean path does not look
 
 
 class SegmentWriter:
     """The one writer of a segment. `segment.size_bytes` moves only after the bytes are in the file.
 
+    The partition writes single records itself, as long as they end by `lean_end` and are not later than
+    `roll_after`. After `quiet_position` one is due an index entry, which needs make_room(); that one, or one
+    later than `max_timestamp`, is told with note().
+
     Not thread-safe: the partition's append lock guards it.
     """
 
     __slots__ = (
-        "_builder", "_fd", "_interval", "_limit_offset", "_preallocate", "_roll_after",
-        "_segment_bytes", "_segment_ms", "segment",
+        "_builder", "_interval", "_limit_offset", "_preallocate", "_segment_bytes", "_segment_ms",
+        "fd", "lean_end", "make_room", "max_timestamp", "quiet_position", "roll_after", "segment",
     )  # fmt: skip
 
     def __init__(self, segment: Segment, fd: int, builder: IndexBuilder, config: TopicConfig) -> None:
         self.segment = segment
-        self._fd = fd
+        self.fd = fd
         self._builder = builder
+        self.make_room = builder.make_room
         self._interval = config.index_interval_bytes
         self._preallocate = config.preallocate
         self._segment_bytes = config.segment_bytes
         self._segment_ms = _longest_ms(config)
-        self._roll_after = 2 * _NEVER  # a timestamp: segment_ms after the first batch's
+        self.roll_after = 2 * _NEVER  # a timestamp: segment_ms after the first batch's
         self._limit_offset = segment.base_offset + _MAX_RELATIVE_OFFSET
+        self._foresee()
 
     @classmethod
     def create(cls, directory: str, base_offset: int, config: TopicConfig, cache: HandleCache) -> Self:
@@ -75,47 +80,18 @@ class SegmentWriter:
         segment.active = True
         writer = cls(segment, fd, builder, config)
         if segment.size_bytes:
-            writer._roll_after = next(segment.headers())[1].max_timestamp + writer._segment_ms
+            writer.roll_after = next(segment.headers())[1].max_timestamp + writer._segment_ms
         return writer
-
-    @property
-    def max_timestamp(self) -> int:
-        """The latest timestamp so far, -1 while the segment is empty."""
-        return self._builder.max_timestamp
 
     def has_room(self, size: int, base_offset: int, timestamp: int) -> bool:
         """Say whether batches of `size` bytes still belong in this segment; if not, the partition rolls."""
         position = self.segment.size_bytes
         return (
             position + size <= self._segment_bytes
-            and timestamp <= self._roll_after
+            and timestamp <= self.roll_after
             and base_offset <= self._limit_offset
             and (position - self._builder.indexed_position <= self._interval or self._builder.has_room())
         )
-
-    def append_one(self, body: bytes, crc: int, timestamp: int, base_offset: int, leader_epoch: int) -> bool:
-        """Write one record from encode_one() into a segment that has records; False if it is time to roll.
-
-        Raises as append() does.
-        """
-        segment, builder = self.segment, self._builder
-        position = segment.size_bytes
-        fold = (base_offset ^ base_offset >> 32 ^ leader_epoch) & 0xFFFF_FFFF  # as format.stamp() does it
-        data = STAMP.pack(base_offset, leader_epoch, crc ^ fold) + body
-        end = position + len(data)
-        due = position - builder.indexed_position > self._interval
-        if position == 0 or end > self._segment_bytes or timestamp > self._roll_after:
-            return False
-        if due and not builder.has_room():
-            return False
-        if due:
-            builder.make_room()
-        if files.pwrite(self._fd, data, position) != len(data):
-            files.write_at(self._fd, (data,), len(data), position)
-        segment.size_bytes = end
-        if due or timestamp > builder.max_timestamp:
-            builder.add(base_offset, position, timestamp)
-        return True
 
     def append(
         self, batches: tuple[EncodedBatch, ...], size: int, base_offset: int, leader_epoch: int
@@ -127,26 +103,40 @@ class SegmentWriter:
         position = segment.size_bytes
         if position - builder.indexed_position > self._interval or len(batches) > 1:
             builder.make_room(len(batches))
-        files.write_at(self._fd, _stamped(batches, base_offset, leader_epoch), size, position)
+        files.write_at(self.fd, _stamped(batches, base_offset, leader_epoch), size, position)
         segment.size_bytes = position + size
         if position == 0:
-            self._roll_after = batches[0].max_timestamp + self._segment_ms
+            self.roll_after = batches[0].max_timestamp + self._segment_ms
         for batch in batches:
             builder.add(base_offset, position, batch.max_timestamp)
             base_offset += batch.span
             position += batch.size
+        self._foresee()
+
+    def note(self, base_offset: int, position: int, timestamp: int) -> None:
+        """Index a batch that was written, if that is due."""
+        self._builder.add(base_offset, position, timestamp)
+        self._foresee()
+
+    def _foresee(self) -> None:
+        """Work out what the next batches may do without asking."""
+        builder, filled = self._builder, self.segment.size_bytes > 0
+        self.max_timestamp = builder.max_timestamp
+        self.quiet_position = builder.indexed_position + self._interval
+        self.lean_end = self._segment_bytes if filled and builder.has_room() else 0
 
     def roll_back(self, position: int) -> None:
         """Cut off what a failed append left after `position`; no reader was told about it."""
         self._builder.roll_back(position)
         self.segment.size_bytes = position
-        files.cut(self._fd, position)
+        self._foresee()
+        files.cut(self.fd, position)
         # or a power cut could bring back the last of several batches, behind others appended since
-        files.sync_data(self._fd)
+        files.sync_data(self.fd)
 
     def handle_for_sync(self) -> int:
         """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours."""
-        return os.dup(self._fd)
+        return os.dup(self.fd)
 
     def prepare_to_seal(self) -> None:
         """Do what can fail of sealing: after this, seal() has all the room it needs."""
@@ -158,7 +148,7 @@ class SegmentWriter:
         self.segment.active = False
         self.segment.release()  # its indexes were read without their seal
         if self._preallocate:
-            files.cut(self._fd, self.segment.size_bytes)
+            files.cut(self.fd, self.segment.size_bytes)
         self.close()
 
     def seal_indexes(self, next_offset: int) -> None:
@@ -172,7 +162,7 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Let the file go; closing twice is fine."""
-        fd, self._fd = self._fd, -1  # first, so that an interrupted close is not made twice
+        fd, self.fd = self.fd, -1  # first, so that an interrupted close is not made twice
         if fd != -1:
             os.close(fd)
             self._builder.close()

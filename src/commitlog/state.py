@@ -141,6 +141,14 @@ class StatePage:
         words[_END_POSITION] = end_position
         words[_NEXT] = next_offset
 
+    # for who does the same without a call: words[END_POSITION] first, then words[NEXT]
+    END_POSITION, NEXT = _END_POSITION, _NEXT
+
+    @property
+    def words(self) -> memoryview[int]:
+        """The page as 64-bit words."""
+        return self._words
+
     def publish_durable(self, durable_offset: int) -> None:
         """Remember the recovery point. Only ever after a sync has returned."""
         self._words[_DURABLE] = durable_offset

@@ -6,25 +6,31 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
+from crc32c import crc32c
+
 from commitlog import files
 from commitlog.active import ActivePartition, now_ms
 from commitlog.columns import Buffer
-from commitlog.encode import EncodedBatch, encode
+from commitlog.encode import EncodedBatch, encode, totals
 from commitlog.errors import BatchTooLargeError, DiskFullError
+from commitlog.format import STAMP, fold
 from commitlog.ones import encode_one
 from commitlog.record import Headers
 from commitlog.segment_writer import SegmentWriter
+from commitlog.state import StatePage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _LEADER_EPOCH = 0
+_END_POSITION, _NEXT = StatePage.END_POSITION, StatePage.NEXT
+_pack_stamp = STAMP.pack
 
 
 class PartitionWriter(ActivePartition):
     """Appends to a partition. Disk first, then memory: what was not written was never there."""
 
-    def append(
+    def append(  # flat, for speed: 2.2 us, 0.75 of them in the kernel; in small functions it was 2.8
         self,
         value: Buffer | None,
         *,
@@ -35,36 +41,56 @@ class PartitionWriter(ActivePartition):
     ) -> int:
         """Append a record and return its offset once readers see it, or with `sync` once it is durable."""
         rules = self._rules
-        lean = rules.lean and (value is None or type(value) is bytes) and (key is None or type(key) is bytes)
+        shapes = rules.shapes
         if timestamp is None or rules.log_append_time:
             timestamp = time.time_ns() // 1_000_000
         elif type(timestamp) is not int or not 0 <= timestamp < 1 << 63:
-            lean = False
-        if headers or not lean or (key is None and rules.keyed):
-            return self.append_many(
-                [value], keys=[key], headers=[headers], timestamps=[timestamp], sync=sync
-            )[0]
-        limit = rules.max_message_bytes
-        crc, body = encode_one(value, key, timestamp, rules.flags, limit)  # type: ignore[arg-type]
+            shapes = None
+        key_size = len(key) if type(key) is bytes else None
+        value_size = len(value) if type(value) is bytes else None
+        other = (key_size is None and (key is not None or rules.keyed)) or (
+            value_size is None and value is not None
+        )
+        if other or headers or shapes is None:
+            batch = self.encode([value], [key], [headers], [timestamp])
+            return self.append_encoded(batch, sync=sync)[0]
+        shape = shapes[key_size, value_size]
+        if shape is not None:
+            pack, front, back, size = shape
+            body = pack(front, timestamp, timestamp, back, key or b"", value or b"")
+            crc = crc32c(body)
+        else:
+            crc, body, size = encode_one(value, key, timestamp, rules.flags, rules.max_message_bytes)  # type: ignore[arg-type]
         with self._lock:
-            if self._refusal is not None:
-                raise self._refusal()
-            offset, writer = self._next_offset, self._writer
+            writer, offset = self._writer, self._next_offset
             position = writer.segment.size_bytes
-            try:
-                written = writer.append_one(body, crc, timestamp, offset, _LEADER_EPOCH)
-                if written:
-                    self._next_offset = offset + 1
-                    self._page.publish_append(offset + 1, writer.segment.size_bytes)
-            except BaseException as error:
-                self._undo(writer, offset, position, error)
-            if not written:
-                self._append_locked((EncodedBatch.of_one(crc, body, timestamp),))
-        self._after_append(offset + 1, sync)
+            end, next_offset = position + size, offset + 1
+            if end <= writer.lean_end and timestamp <= writer.roll_after and self._refusal is None:
+                due = position > writer.quiet_position
+                try:
+                    if due:
+                        writer.make_room()
+                    # of a small offset in epoch 0, fold() makes the offset
+                    folded = offset if offset <= 0xFFFF_FFFF else fold(offset, _LEADER_EPOCH)
+                    data = _pack_stamp(offset, _LEADER_EPOCH, crc ^ folded) + body
+                    if files.pwrite(writer.fd, data, position) != size:
+                        files.write_at(writer.fd, (data,), size, position)
+                    writer.segment.size_bytes = end
+                    if due or timestamp > writer.max_timestamp:
+                        writer.note(offset, position, timestamp)
+                    self._next_offset = next_offset
+                    words = self._words  # what publish_append() does
+                    words[_END_POSITION], words[_NEXT] = end, next_offset
+                except BaseException as error:
+                    self._undo(writer, offset, position, error)
+            else:
+                self._append_locked((EncodedBatch(crc, (body,), size, 1, timestamp),))
+        if self._counts_records or self._waiters or sync:
+            self._after_append(next_offset, sync)
         return offset
 
     def _after_append(self, end: int, sync: bool) -> None:
-        if end - self._durable_offset >= self._flush_messages:
+        if self._counts_records and end - self._durable_offset >= self.config.flush_messages:
             self._wake_flusher()
         if self._waiters:
             self._notify()
@@ -118,16 +144,11 @@ class PartitionWriter(ActivePartition):
 
     def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
         """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""
-        if self._refusal is not None:
-            raise self._refusal()
+        self._check_writable()
         offset, writer = self._next_offset, self._writer
         if not batches:
             return offset
-        size = span = latest = 0
-        for batch in batches:
-            size += batch.size
-            span += batch.span
-            latest = batch.max_timestamp if batch.max_timestamp > latest else latest
+        size, span, latest = totals(batches)
         if not writer.has_room(size, offset, latest):
             self._check_fits(size)
             writer = self._roll_locked()

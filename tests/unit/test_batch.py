@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from crc32c import crc32c
 from helpers import CODECS, decoded, encoded, gappy, stored
 
-from commitlog import CorruptionError, RecordBatch, TopicConfig
+from commitlog import CorruptionError, RecordBatch, TopicConfig, format
 
 VALUES = [b"zero", None, b"", b"three" * 20, b"four"]
 KEYS = [None, b"k1", b"", b"k3", None]
@@ -116,6 +119,20 @@ def test_damage_names_the_file_and_the_byte() -> None:
     with pytest.raises(CorruptionError) as caught:
         RecordBatch.decode(raw, path="7.log", shift=4_096)
     assert (caught.value.path, caught.value.position) == ("7.log", 4_096)
+
+
+@pytest.mark.parametrize("ask", [RecordBatch.to_arrow, RecordBatch.values, RecordBatch.keys])
+def test_lengths_beyond_the_body_are_damage_though_the_checksum_is_right(
+    ask: Callable[[RecordBatch], object],
+) -> None:
+    pytest.importorskip("pyarrow")
+    raw = bytearray(stored(encoded([b"a", b"bb"])))
+    assert raw[80:82] == b"\1\2"
+    raw[81] = 200
+    raw[:16] = format.stamp(0, 0, crc32c(raw[16:]))
+    batch = RecordBatch.decode(raw)
+    with pytest.raises(CorruptionError, match="a column of 201 bytes ends after the body"):
+        ask(batch)
 
 
 def test_values_share_the_buffer_until_python_objects_are_asked_for() -> None:

@@ -7,7 +7,7 @@ from crc32c import crc32c
 from helpers import encoded, gappy, stored
 
 from commitlog import CommitLog, CorruptionError, Record, RecordTooLargeError, TopicConfig, format
-from commitlog.ones import encode_one, read_ones
+from commitlog.ones import Shapes, encode_one, read_ones, shapes_for
 
 FAR = 1 << 62
 
@@ -15,8 +15,13 @@ FAR = 1 << 62
 def one(
     value: bytes | None, key: bytes | None = None, *, offset: int = 0, timestamp: int = 77, flags: int = 0
 ) -> bytes:
-    crc, body = encode_one(value, key, timestamp, flags, 1 << 20)
+    crc, body, size = encode_one(value, key, timestamp, flags, 1 << 20)
+    assert size == 16 + len(body)
     return format.stamp(offset, 0, crc) + body
+
+
+def length(item: bytes | None) -> int | None:
+    return None if item is None else len(item)
 
 
 @pytest.mark.parametrize("value", [b"", b"v", b"v" * 300, b"v" * 70_000, None])
@@ -29,6 +34,33 @@ def test_the_bytes_of_one_record_are_those_of_a_batch_of_one(
     flags = format.LOG_APPEND_TIME if timestamp_type == "LogAppendTime" else 0
     batch = encoded([value], keys=[key], timestamps=[77], config=config, now_ms=77)
     assert one(value, key, offset=5, flags=flags) == stored(batch, 5)
+
+
+@pytest.mark.parametrize("value", [b"", b"v", b"v" * 300, None])
+@pytest.mark.parametrize("key", [b"", b"k", b"k" * 300, None])
+@pytest.mark.parametrize("flags", [0, format.LOG_APPEND_TIME])
+def test_a_shape_packs_what_encode_one_does(value: bytes | None, key: bytes | None, flags: int) -> None:
+    for shapes in (shapes_for(flags, 1 << 20), shapes_for(flags, 700)):
+        shape = shapes[length(key), length(value)]
+        assert shape is not None
+        pack, front, back, size = shape
+        body = pack(front, 77, 77, back, key or b"", value or b"")
+        assert (crc32c(body), body, size) == encode_one(value, key, 77, flags, 1 << 20)
+
+
+def test_there_is_no_shape_for_a_record_above_max_message_bytes_or_a_kilobyte() -> None:
+    small, usual = shapes_for(0, 10), shapes_for(0, 1 << 20)
+    assert [small[5, 5] is None, small[5, 6] is None, small[None, 11] is None] == [False, True, True]
+    assert [usual[24, 1000] is None, usual[25, 1000] is None] == [False, True]
+
+
+def test_the_table_of_shapes_is_bounded() -> None:
+    shapes = Shapes(0, 1 << 20)
+    for size in range(5000):
+        shape = shapes[None, size]
+        assert shape is None or shape[3] == 80 + (size + 7) // 8 * 8
+    assert len(shapes) == 4096
+    assert shapes[None, 0] is not None
 
 
 def test_one_record_costs_eighty_bytes_and_its_padding() -> None:

@@ -103,6 +103,20 @@ def test_with_log_append_time_the_given_timestamp_does_not_count(
     assert [record.timestamp for record in partition.records()] == [5_000] * 3
 
 
+def test_single_appends_are_sound_on_both_sides_of_offset_two_to_the_32(tmp_path: Path) -> None:
+    with commitlog.open(tmp_path) as log:
+        log.create_topic("t", config=QUIET)
+    for file in (tmp_path / "t-0").iterdir():
+        file.unlink()
+    first = 2**32 - 3
+    (tmp_path / "t-0" / f"{first:020d}.log").touch()
+    with commitlog.open(tmp_path) as log:
+        partition = log.topic("t").partition(0)
+        assert [partition.append(b"v", key=b"k") for _ in range(6)] == list(range(first, first + 6))
+        assert [batch.base_offset for batch in partition.batches()] == list(range(first, first + 6))
+        assert partition.verify().ok
+
+
 def test_anything_bytes_like_can_be_a_value_or_a_key(partition: Partition) -> None:
     for given in (bytearray(b"abc"), memoryview(b"abc"), memoryview(b"a-b-c-")[::2]):
         partition.append(given, key=given)
