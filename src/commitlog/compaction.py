@@ -194,7 +194,7 @@ class Pass:
         """Iterate over the keys of the dirty part, with their offsets, many at a time."""
         keys: list[bytes] = []
         offsets: list[Int64s] = []
-        for batch in self._batches(self._work.segments, self._work.first_dirty):
+        for batch, _ in self._batches(self._work.segments, self._work.first_dirty):
             self._last_of_producer[batch.header.producer_id] = batch.header.base_offset
             part = batch.slice(self._work.first_dirty, self._work.end)
             rows = _keyed_rows(part)
@@ -207,11 +207,11 @@ class Pass:
         if keys:
             yield keys, np.concatenate(offsets)
 
-    def _batches(self, segments: Sequence[Segment], start: int) -> Iterator[RecordBatch]:
+    def _batches(self, segments: Sequence[Segment], start: int) -> Iterator[tuple[RecordBatch, int]]:
         for segment in segments:
-            for batch in segment.batches(max(start, segment.base_offset)):
+            for batch, stored in segment.combined_batches(max(start, segment.base_offset)):
                 self._pace.spend(batch.size_bytes)
-                yield batch
+                yield batch, stored
 
     # --- cleaning
 
@@ -252,8 +252,8 @@ class Pass:
         if after is not None and segment.size_bytes + after.size_bytes <= self._config.segment_bytes:
             return False
         count = 0
-        for batch in self._batches([segment], 0):
-            if not self._judge(batch).stays_as_it_is(batch):
+        for batch, stored in self._batches([segment], 0):
+            if stored > 1 or not self._judge(batch).stays_as_it_is(batch):
                 return False
             count += len(batch)
         self.records_before += count
@@ -263,7 +263,7 @@ class Pass:
     def _write(self, segment: Segment, group: _Group) -> None:
         """Write what stays of a segment."""
         group.segments.append(segment)
-        for batch in self._batches([segment], 0):
+        for batch, _ in self._batches([segment], 0):
             verdict = self._judge(batch)
             self.records_before += len(batch)
             self.records_after += len(verdict.rows)

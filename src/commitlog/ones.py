@@ -24,6 +24,7 @@ _CHECKED_ONE = Struct("<4sI8sqq24sII")
 _ONE = Struct(STAMP.format + _CHECKED_ONE.format[1:])
 _NO_PRODUCER_ID = b"\xff" * 8
 _PADDING = [bytes(size) for size in range(8)]
+_FIXED = slice(48, 72)  # the second of these runs
 _RUN_BYTES = 64 * 1024
 _SHAPED_BYTES = 1024  # of key and value together; larger records would hardly gain
 _MOST_SHAPES = 4096  # of about a kilobyte each
@@ -49,9 +50,7 @@ _CONSTANTS = {
     for value_is_null in (False, True)
 }
 _PLAIN = _CONSTANTS[0, False, False]
-_NULLS = {
-    fixed: (key_is_null, value_is_null) for (_, key_is_null, value_is_null), fixed in _CONSTANTS.items()
-}
+_KINDS = {fixed: kind for kind, fixed in _CONSTANTS.items()}
 
 
 def encode_one(
@@ -110,28 +109,38 @@ def shapes_for(flags: int, max_message_bytes: int) -> Shapes:
 def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple[list[Record], int]:
     """Return the records of a run of such batches from `position`, and the position after them.
 
-    Stops at anything else, damage included: what that is, whoever reads on there finds out.
+    They have one leader epoch and one kind of timestamps. Stops at anything else, damage included: what that
+    is, whoever reads on there finds out.
     """
     records: list[Record] = []
-    chunk = bytes(memoryview(view)[position : min(position + _RUN_BYTES, limit)])
+    run = None
+    source = memoryview(view)
+    if bytes(source[position + _FIXED.start : position + _FIXED.stop]) not in _KINDS:
+        return records, position  # before anything is copied
+    chunk = bytes(source[position : min(position + _RUN_BYTES, limit)])
     place = 0
     last = len(chunk) - _ONE.size
     while place <= last:
         (offset, epoch, checksum, magic, size, producer, timestamp, _, fixed, key_size, value_size) = (
             _ONE.unpack_from(chunk, place)
         )
-        nulls = _NULLS.get(fixed)
+        kind = _KINDS.get(fixed)
         end = place + size
         key_start = place + SMALLEST_BATCH_BYTES
         value_start = key_start + key_size
-        if nulls is None or magic != MAGIC_BYTES or offset >= end_offset or producer != _NO_PRODUCER_ID:
+        if kind is None or magic != MAGIC_BYTES or offset >= end_offset or producer != _NO_PRODUCER_ID:
             break
         if end > len(chunk) or size & 7 or value_start + value_size > end:
             break
         if crc32c(chunk[place + 16 : end]) ^ (offset ^ offset >> 32 ^ epoch) & 0xFFFF_FFFF != checksum:
             break
-        key = None if nulls[0] else chunk[key_start:value_start]
-        value = None if nulls[1] else chunk[value_start : value_start + value_size]
+        flags, key_is_null, value_is_null = kind
+        if (epoch, flags) != run:
+            if records:
+                break
+            run = epoch, flags
+        key = None if key_is_null else chunk[key_start:value_start]
+        value = None if value_is_null else chunk[value_start : value_start + value_size]
         records.append(_new_record((offset, timestamp, key, value, ())))
         place = end
     return records, position + place

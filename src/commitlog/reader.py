@@ -154,7 +154,7 @@ class PartitionReader:
         while True:
             # a pass may remove a record before it is read, for a later one that lies above `end`
             changes, end = self._changes, self.high_watermark
-            builder.add(self.batches(start, end))
+            builder.add(self._pieces(start, end, _combined_in))
             if self._changes == changes:
                 return Latest(builder.finish(), (end,))
             start = end
@@ -258,6 +258,11 @@ class PartitionReader:
 
 def _batches_in(segment: Segment, start: int, end: int) -> Iterator[tuple[RecordBatch, int]]:
     for batch in segment.batches(start, end):
+        yield batch.slice(start, end), batch.next_offset
+
+
+def _combined_in(segment: Segment, start: int, end: int) -> Iterator[tuple[RecordBatch, int]]:
+    for batch, _ in segment.combined_batches(start, end):
         yield batch.slice(start, end), batch.next_offset
 
 
