@@ -307,23 +307,27 @@ class CommitLog:
 
     def close(self) -> None:
         """Sync everything, stop the threads and let the lock go. Closing twice is fine."""
+        with self._mutex:
+            closed, self._refusal = self._refusal is not None, self._refusal or ClosedError(self.path)
         try:
-            with self._mutex:
-                if self._refusal is not None:
-                    return
-                self._refusal = ClosedError(self.path)
-            _open_logs.discard(self)
-            if self._lock is None:
-                for topic in self._topics.values():
-                    for partition in topic.partitions:
-                        partition.close()
-                return
-            for task in self._tasks:
-                task.stop()
-            self._close_partitions()
+            if not closed:
+                self._close_all()
         finally:
             if self._lock is not None:
+                # Ctrl-C may have come before a partition was closed: nobody writes without the lock
+                _abandon(self._partitions())
                 self._lock.release()
+
+    def _close_all(self) -> None:
+        _open_logs.discard(self)
+        if self._lock is None:
+            for topic in self._topics.values():
+                for partition in topic.partitions:
+                    partition.close()
+            return
+        for task in self._tasks:
+            task.stop()
+        self._close_partitions()
 
     def _close_partitions(self) -> None:
         """Close every partition, and leave the clean marker only if each of them is durable."""

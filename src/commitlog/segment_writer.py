@@ -31,9 +31,9 @@ class SegmentWriter:
         "_segment_bytes", "_segment_ms", "segment",
     )  # fmt: skip
 
-    def __init__(self, segment: Segment, fd: int, builder: IndexBuilder, config: TopicConfig) -> None:
+    def __init__(self, segment: Segment, builder: IndexBuilder, config: TopicConfig) -> None:
         self.segment = segment
-        self._fd = fd
+        self._fd = -1  # open() gives it
         self._builder = builder
         self._interval = config.index_interval_bytes
         self._preallocate = config.preallocate
@@ -68,12 +68,12 @@ class SegmentWriter:
                 files.sync_data(fd)
             if config.preallocate:
                 files.reserve(fd, config.segment_bytes)
-            builder = open_builder(segment, config, trust_indexes=trust_indexes)
+            writer = cls(segment, open_builder(segment, config, trust_indexes=trust_indexes), config)
         except BaseException:
             os.close(fd)
             raise
+        writer._fd = fd
         segment.active = True
-        writer = cls(segment, fd, builder, config)
         if segment.size_bytes:
             writer._roll_after = next(segment.headers())[1].max_timestamp + writer._segment_ms
         return writer
@@ -144,9 +144,9 @@ class SegmentWriter:
         # or a power cut could bring back the last of several batches, behind others appended since
         files.sync_data(self._fd)
 
-    def handle_for_sync(self) -> int:
+    def handle_for_sync(self) -> files.Descriptor:
         """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours."""
-        return os.dup(self._fd)
+        return files.Descriptor(os.dup(self._fd))
 
     def prepare_to_seal(self) -> None:
         """Do what can fail of sealing: after this, seal() has all the room it needs."""
@@ -176,6 +176,10 @@ class SegmentWriter:
         if fd != -1:
             os.close(fd)
             self._builder.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) != -1:  # a roll that Ctrl-C ended has nobody else to close it
+            self.close()
 
 
 def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) -> Sequence[Buffer]:

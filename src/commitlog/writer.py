@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,7 +68,7 @@ class PartitionWriter(PartitionReader):
             for segment, after in pairwise(found.segments)
             if after.base_offset >= found.durable_offset
         ]
-        self._names_changed = True  # whether the directory needs a sync
+        self._name_changes, self._names_synced = 1, 0  # the directory needs a sync while they differ
         self._trash = Trash()
         self._writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
         self.configure(config)
@@ -293,23 +292,23 @@ class PartitionWriter(PartitionReader):
     def _sync_locked(self) -> None:
         self._sync_files(*self._take_unsynced())
 
-    def _take_unsynced(self) -> tuple[int, int, list[Segment], bool]:
+    def _take_unsynced(self) -> tuple[int, files.Descriptor, list[Segment], int]:
         """Return what a sync has to cover now, with `_lock` held: end, descriptor, segments, names."""
-        active = self._writer.handle_for_sync()
-        sealed, self._unsynced = self._unsynced, []
-        names_changed, self._names_changed = self._names_changed, False
-        return self._next_offset, active, sealed, names_changed
+        return self._next_offset, self._writer.handle_for_sync(), list(self._unsynced), self._name_changes
 
-    def _sync_files(self, end: int, active: int, sealed: list[Segment], names_changed: bool) -> None:
+    def _sync_files(self, end: int, active: files.Descriptor, sealed: list[Segment], names: int) -> None:
         with self._ended_by_failure():
             try:
                 for segment in sealed:
                     sync_sealed(segment)
-                files.sync_data(active)
-                if names_changed:
+                files.sync_data(active.fd)
+                if names != self._names_synced:
                     files.sync_directory(self.path)
             finally:
-                os.close(active)
+                active.close()
+        # only now: what an interrupted sync did not reach waits for the next
+        del self._unsynced[: len(sealed)]
+        self._names_synced = names
         self._durable_offset = end
         self._page.publish_durable(end)
 
@@ -318,8 +317,10 @@ class PartitionWriter(PartitionReader):
             self._page.sync()
 
     def _sync_names(self) -> None:
+        names = self._name_changes
         with self._ended_by_failure():
             files.sync_directory(self.path)
+        self._names_synced = names
 
     @contextlib.contextmanager
     def _ended_by_failure(self) -> Iterator[None]:
@@ -352,14 +353,14 @@ class PartitionWriter(PartitionReader):
                 old.prepare_to_seal()
                 new = SegmentWriter.create(self.path, self._next_offset, self.config, self._cache)
             except OSError as error:
-                self._page.end_change()
+                self._end_change()
                 if files.is_full(error):
                     raise DiskFullError(self.path, error.strerror) from error
                 raise
             # crash: an empty segment after the active one -> open() goes on in it
             old.seal(self._next_offset)
             self._unsynced.append(old.segment)
-            self._names_changed = True
+            self._name_changes += 1
             self._writer = new
             self._publish_layout((*self._segments.segments, new.segment))
         return new
@@ -374,8 +375,13 @@ class PartitionWriter(PartitionReader):
         except BaseException as interruption:
             self._fail(f"interrupted by {type(interruption).__name__}")
             self._start_offset = self._page.start_offset
-            self._page.end_change()
+            self._end_change()
             raise
+
+    def _end_change(self) -> None:
+        """Tell readers, those of this process too, that the segments stay as they are."""
+        self._page.end_change()
+        self._segments = self._segments._replace(generation=self._page.generation)
 
     def _publish_layout(self, segments: Sequence[Segment]) -> None:
         page, active = self._page, segments[-1]
