@@ -24,7 +24,7 @@ LAYERS = [
     "index", "index_builder", "state", "handles", "segment", "segment_writer", "trash", "repair", "swap",
     "recovery", "rewrite", "retention", "keymap", "merge", "compaction", "latest", "reader", "active",
     "writer", "partition", "read_only", "partitioner", "topic", "lock", "catalog", "background", "cleaner",
-    "log", "__init__",
+    "housekeeping", "log", "__init__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "arrow"

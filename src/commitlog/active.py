@@ -6,7 +6,6 @@ writer.py appends to it, partition.py takes away from it.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +58,7 @@ class ActivePartition(PartitionReader):
             if after.base_offset >= found.durable_offset
         ]
         self._replacing = False  # whether files are being replaced without `_lock`
-        self._names_changed = True  # whether the directory needs a sync
+        self._name_changes, self._names_synced = 1, 0  # the directory needs a sync while they differ
         self._trash = Trash()
         self._writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
         self.configure(config)
@@ -154,23 +153,23 @@ class ActivePartition(PartitionReader):
     def _sync_locked(self) -> None:
         self._sync_files(*self._take_unsynced())
 
-    def _take_unsynced(self) -> tuple[int, int, list[Segment], bool]:
+    def _take_unsynced(self) -> tuple[int, files.Descriptor, list[Segment], int]:
         """Return what a sync has to cover now, with `_lock` held: end, descriptor, segments, names."""
-        active = self._writer.handle_for_sync()
-        sealed, self._unsynced = self._unsynced, []
-        names_changed, self._names_changed = self._names_changed, False
-        return self._next_offset, active, sealed, names_changed
+        return self._next_offset, self._writer.handle_for_sync(), list(self._unsynced), self._name_changes
 
-    def _sync_files(self, end: int, active: int, sealed: list[Segment], names_changed: bool) -> None:
+    def _sync_files(self, end: int, active: files.Descriptor, sealed: list[Segment], names: int) -> None:
         with self._ended_by_failure():
             try:
                 for segment in sealed:
                     sync_sealed(segment)
-                files.sync_data(active)
-                if names_changed:
+                files.sync_data(active.fd)
+                if names != self._names_synced:
                     files.sync_directory(self.path)
             finally:
-                os.close(active)
+                active.close()
+        # only now: what an interrupted sync did not reach waits for the next
+        del self._unsynced[: len(sealed)]
+        self._names_synced = names
         self._durable_offset = end
         self._page.publish_durable(end)
 
@@ -179,8 +178,10 @@ class ActivePartition(PartitionReader):
             self._page.sync()
 
     def _sync_names(self) -> None:
+        names = self._name_changes
         with self._ended_by_failure():
             files.sync_directory(self.path)
+        self._names_synced = names
 
     @contextlib.contextmanager
     def _ended_by_failure(self) -> Iterator[None]:
@@ -220,7 +221,7 @@ class ActivePartition(PartitionReader):
             # crash: an empty segment after the active one -> open() goes on in it
             old.seal(self._next_offset)
             self._unsynced.append(old.segment)
-            self._names_changed = True
+            self._name_changes += 1
             self._writer = new
             self._publish_layout((*self._segments.segments, new.segment))
         return new
@@ -256,13 +257,13 @@ class ActivePartition(PartitionReader):
         finally:
             with self._lock:
                 self._replacing = False
-                self._page.end_change()
-                self._segments = self._segments._replace(generation=self._page.generation)
+                self._end_change()
 
     def _end_change(self) -> None:
-        """Tell readers to look at the segments anew, unless some are still being replaced."""
+        """Tell readers, those of this process too, that the segments stay as they are for now."""
         if not self._replacing:
             self._page.end_change()
+            self._segments = self._segments._replace(generation=self._page.generation)
 
 
 def now_ms() -> int:

@@ -26,6 +26,24 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
+class Descriptor:
+    """A descriptor that is closed when nobody has it any more: Ctrl-C may end whoever was to close it."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it; closing twice is fine."""
+        fd, self.fd = self.fd, -1
+        if fd != -1:
+            os.close(fd)
+
+
 pwrite = os.pwrite  # the lean path of a single append; returns how much was written
 
 
@@ -99,9 +117,12 @@ def reserve(fd: int, size: int) -> None:
 def open_same(path: str, inode: int | None) -> int:
     """Open a file for reading; FileNotFoundError if another one has taken its name."""
     fd = os.open(path, os.O_RDONLY)
-    if inode is not None and os.fstat(fd).st_ino != inode:
+    try:
+        if inode is not None and os.fstat(fd).st_ino != inode:
+            raise FileNotFoundError(errno.ENOENT, "replaced by another file", path)
+    except BaseException:
         os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, "replaced by another file", path)
+        raise
     return fd
 
 
@@ -144,10 +165,9 @@ def write_whole(path: str, contents: bytes, temporary: str) -> None:
     sync_directory(os.path.dirname(path))
 
 
-def copy_start(source: str, target: str, size: int) -> int:
-    """Create `target` with the first `size` bytes of `source`; returns its descriptor."""
+def copy_start(source: str, fd: int, size: int) -> None:
+    """Write the first `size` bytes of the file `source` to another."""
     reading = os.open(source, os.O_RDONLY)
-    fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         done = 0
         while done < size:
@@ -155,12 +175,8 @@ def copy_start(source: str, target: str, size: int) -> int:
             if moved == 0:
                 raise OSError(errno.EIO, f"ended after {done} of {size} bytes", source)
             done += moved
-    except BaseException:
-        os.close(fd)
-        raise
     finally:
         os.close(reading)
-    return fd
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:

@@ -53,11 +53,10 @@ class LogLock:
         files.write_at(self._fd, [text], len(text), 0)
 
     def release(self) -> None:
-        """Let the lock go."""
-        fd, self._fd = self._fd, None  # first, so that an interrupted release is not made twice
-        if fd is not None:
-            files.unlock(fd)
-            os.close(fd)
+        """Let the lock go; one that was interrupted can be made again."""
+        if self._fd is not None:
+            files.unlock(self._fd)
+            self.forget()
 
     def forget(self) -> None:
         """Close the file; in a forked child this leaves the lock with the parent."""

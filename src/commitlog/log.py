@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -11,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from commitlog.background import Task, TaskHealth
+from commitlog.background import TaskHealth
 from commitlog.catalog import Catalog, TopicEntry, check_topic_name, typed
-from commitlog.cleaner import clean_what_is_due
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import (
     ClosedError,
@@ -25,6 +23,7 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.handles import HandleCache
+from commitlog.housekeeping import Housekeeper
 from commitlog.lock import LogLock, writer_is_ready
 from commitlog.partition import Partition
 from commitlog.read_only import ReadOnlyPartition
@@ -32,7 +31,6 @@ from commitlog.reader import PartitionReader
 from commitlog.recovery import RecoveryReport
 from commitlog.topic import Topic
 
-_IDLE_SECONDS = 60.0
 _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
 
@@ -69,13 +67,7 @@ class CommitLog:
         self._cache = HandleCache(config.max_open_segments)
         self._clean = False
         self._refusal: CommitLogError | None = None
-        self._synced_at: dict[str, float] = {}
-        self._retained_at = time.monotonic()
-        self._tasks = (
-            Task("flusher", self._flush),
-            Task("retention", self._housekeep),
-            Task("cleaner", self._clean_up),
-        )
+        self._housekeeper = Housekeeper(self._partitions, config)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], mode: Literal["r", "w"], config: LogConfig | None) -> Self:
@@ -100,8 +92,7 @@ class CommitLog:
             log._load()
             lock.ready()
             _open_logs.add(log)
-            for task in log._tasks:
-                task.start()
+            log._housekeeper.start()
         except BaseException:
             log._abandon()
             raise
@@ -109,8 +100,7 @@ class CommitLog:
 
     def _abandon(self) -> None:
         """Let everything go of a log that could not be opened."""
-        for task in self._tasks:
-            task.stop()
+        self._housekeeper.stop()
         _abandon(self._partitions())
         if self._lock is not None:
             self._lock.release()
@@ -172,7 +162,7 @@ class CommitLog:
             # crash: empty partition directories without a topic -> create_topic() takes them over
             self._store_or_abandon(entry, topic.partitions)
             self._topics[name] = topic
-            self._tasks[0].wake()  # it may ask for a sync sooner than the others
+            self._housekeeper.wake()  # it may ask for a sync sooner than the others
             return self._topics[name]
 
     def delete_topic(self, name: str) -> None:
@@ -202,7 +192,7 @@ class CommitLog:
             new = self._open_partitions(entry, topic.config, count)
             # crash: empty partition directories beyond the topic's count -> the next call takes them over
             self._store_or_abandon(entry, new)
-            self._tasks[0].wake()
+            self._housekeeper.wake()
             return [*topic.partitions, *new]
 
     def store_config(self, topic: Topic, config: TopicConfig) -> None:
@@ -211,7 +201,7 @@ class CommitLog:
         with self._mutex:
             self._check_current(topic)
             self._catalog.store(TopicEntry(topic.name, len(topic.partitions), config.overrides()))
-            self._tasks[0].wake()
+            self._housekeeper.wake()
 
     def _check_current(self, topic: Topic) -> None:
         if self._topics.get(topic.name) is not topic:  # deleted since
@@ -248,7 +238,7 @@ class CommitLog:
                 writer=self._has_writer, clean=self._catalog.has_clean_marker,
             )  # fmt: skip
         partition = Partition.open(path, name, config, self.config, self._cache, clean=self._clean)
-        partition.wake_flusher_with(self._tasks[0].wake)
+        partition.wake_flusher_with(self._housekeeper.wake)
         return partition
 
     def _has_writer(self) -> bool:
@@ -267,82 +257,43 @@ class CommitLog:
         partitions = self._partitions()
         failed = tuple((one.name, one.failure) for one in partitions if one.failure)
         uncleanable = tuple((one.name, one.compaction_error) for one in partitions if one.compaction_error)
-        tasks = () if self._lock is None else tuple(task.health() for task in self._tasks)
+        tasks = () if self._lock is None else self._housekeeper.health()
         return Health(tasks, failed, uncleanable)
 
     def apply_retention(self, now_ms: int | None = None) -> int:
         """Remove what retention no longer keeps, as the background thread does; returns the segment count."""
         self._check_writable()
-        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        removed = 0
-        for partition in self._partitions():
-            if partition.failure is None:
-                with contextlib.suppress(ClosedError):  # a topic deleted meanwhile
-                    removed += partition.apply_retention(now_ms)
-        return removed
+        return self._housekeeper.apply_retention(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
 
     def _partitions(self) -> list[Partition]:
         with self._mutex:
             found = [partition for topic in self._topics.values() for partition in topic.partitions]
         return [partition for partition in found if isinstance(partition, Partition)]
 
-    def _flush(self) -> float:
-        """Sync the partitions that flush_ms or flush_messages call for; returns when to come again."""
-        pause = _IDLE_SECONDS
-        for partition in self._partitions():
-            config, now = partition.config, time.monotonic()
-            waiting = partition.next_offset - partition.durable_offset
-            due_in = _IDLE_SECONDS
-            if config.flush_ms != -1:
-                due_in = self._synced_at.get(partition.name, 0.0) + config.flush_ms / 1000 - now
-            if due_in <= 0 or 0 < config.flush_messages <= waiting:
-                self._synced_at[partition.name] = now
-                due_in = config.flush_ms / 1000 if config.flush_ms != -1 else _IDLE_SECONDS
-                if waiting and partition.failure is None:
-                    with contextlib.suppress(ClosedError):  # a topic deleted meanwhile
-                        partition.sync()
-            pause = min(pause, due_in)
-        return pause
-
-    def _housekeep(self) -> float:
-        """Unlink removed files whose time has come, and apply retention every retention_check_ms."""
-        now, every = time.monotonic(), self.config.retention_check_ms / 1000
-        for partition in self._partitions():
-            partition.empty_trash(now)
-        if now - self._retained_at >= every:
-            self._retained_at = now
-            self.apply_retention()
-        return min(1.0, every)
-
-    def _clean_up(self) -> float:
-        """Compact what is due; returns when to come again."""
-        now = time.time_ns() // 1_000_000
-        again = clean_what_is_due(self._partitions, now, lambda: self._refusal is not None)
-        return 0.0 if again else self.config.cleaner_backoff_ms / 1000
-
     # --- the end
 
     def close(self) -> None:
         """Sync everything, stop the threads and let the lock go. Closing twice is fine."""
+        with self._mutex:
+            closed, self._refusal = self._refusal is not None, self._refusal or ClosedError(self.path)
         try:
-            with self._mutex:
-                if self._refusal is not None:
-                    return
-                self._refusal = ClosedError(self.path)
-            _open_logs.discard(self)
-            if self._lock is None:
-                for topic in self._topics.values():
-                    for partition in topic.partitions:
-                        partition.close()
-                return
-            for partition in self._partitions():
-                partition.cancel_compaction()
-            for task in self._tasks:
-                task.stop()
-            self._close_partitions()
+            if not closed:
+                self._close_all()
         finally:
             if self._lock is not None:
+                # Ctrl-C may have come before a partition was closed: nobody writes without the lock
+                _abandon(self._partitions())
                 self._lock.release()
+
+    def _close_all(self) -> None:
+        _open_logs.discard(self)
+        if self._lock is None:
+            for topic in self._topics.values():
+                for partition in topic.partitions:
+                    partition.close()
+            return
+        self._housekeeper.stop()
+        self._close_partitions()
 
     def _close_partitions(self) -> None:
         """Close every partition, and leave the clean marker only if each of them is durable."""

@@ -112,14 +112,13 @@ class Partition(PartitionWriter):
             self._start_offset = offset
             if offset == self._next_offset and self._writer.segment.size_bytes:
                 self._roll_locked()
-            names_changed, self._names_changed = self._names_changed, False
             layout = self._segments
             keep = layout.find(offset)
             if keep:
                 self._publish_layout(layout.segments[keep:])
             self._unsynced = [one for one in self._unsynced if one.base_offset >= layout.bases[keep]]
-        if names_changed:  # the segment that stays must be there when the others are gone
-            self._sync_names()
+        if self._name_changes != self._names_synced:
+            self._sync_names()  # the segment that stays must be there when the others are gone
         for segment in layout.segments[:keep]:
             self._retire(segment)
 
@@ -330,9 +329,10 @@ class Partition(PartitionWriter):
         super()._check_open()
 
     def abandon(self) -> None:
-        """Let go of everything without syncing: for a log that could not be opened."""
-        self._writer.close()
-        self._refusal = lambda: ClosedError(self.name)
+        """Let go of everything without syncing: for a log that could not be opened, or closed."""
+        with self._lock:
+            self._refusal = self._refusal or (lambda: ClosedError(self.name))
+            self._writer.close()
 
     def close(self) -> None:
         """Sync and let everything go; what a failed disk kept from syncing is left to recovery."""

@@ -23,8 +23,9 @@ def shorter_copy(segment: Segment, offset: int) -> int:
     temporary = segment.path + TEMPORARY_SUFFIX
     size = position
     try:
-        fd = files.copy_start(segment.path, temporary, position)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
+            files.copy_start(segment.path, fd, position)
             if batch is not None and batch.base_offset < offset:
                 header = batch.header
                 part = reencode(batch.slice(header.base_offset, offset), offset - header.base_offset)

@@ -34,9 +34,9 @@ class SegmentWriter:
         "fd", "lean_end", "make_room", "max_timestamp", "quiet_position", "roll_after", "segment",
     )  # fmt: skip
 
-    def __init__(self, segment: Segment, fd: int, builder: IndexBuilder, config: TopicConfig) -> None:
+    def __init__(self, segment: Segment, builder: IndexBuilder, config: TopicConfig) -> None:
         self.segment = segment
-        self.fd = fd
+        self.fd = -1  # open() gives it
         self._builder = builder
         self.make_room = builder.make_room
         self._interval = config.index_interval_bytes
@@ -73,12 +73,12 @@ class SegmentWriter:
                 files.sync_data(fd)
             if config.preallocate:
                 files.reserve(fd, config.segment_bytes)
-            builder = open_builder(segment, config, trust_indexes=trust_indexes)
+            writer = cls(segment, open_builder(segment, config, trust_indexes=trust_indexes), config)
         except BaseException:
             os.close(fd)
             raise
+        writer.fd = fd
         segment.active = True
-        writer = cls(segment, fd, builder, config)
         if segment.size_bytes:
             writer.roll_after = next(segment.headers())[1].max_timestamp + writer._segment_ms
         return writer
@@ -134,9 +134,9 @@ class SegmentWriter:
         # or a power cut could bring back the last of several batches, behind others appended since
         files.sync_data(self.fd)
 
-    def handle_for_sync(self) -> int:
+    def handle_for_sync(self) -> files.Descriptor:
         """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours."""
-        return os.dup(self.fd)
+        return files.Descriptor(os.dup(self.fd))
 
     def prepare_to_seal(self) -> None:
         """Do what can fail of sealing: after this, seal() has all the room it needs."""
@@ -166,6 +166,10 @@ class SegmentWriter:
         if fd != -1:
             os.close(fd)
             self._builder.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) != -1:  # a roll that Ctrl-C ended has nobody else to close it
+            self.close()
 
 
 def _longest_ms(config: TopicConfig) -> int:

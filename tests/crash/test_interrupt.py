@@ -1,67 +1,54 @@
-"""Ctrl-C at any moment: what was acknowledged stays, memory and disk stay in step, locks are let go.
-
-Python raises KeyboardInterrupt when a function starts and when a call into C returns (and a system call may
-be interrupted before it did anything). These tests raise it at each such moment in turn.
-"""
+"""Ctrl-C at any moment: what was acknowledged stays, memory and disk stay in step, locks are let go."""
 
 from __future__ import annotations
 
+import gc
+import os
+import random
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
 import commitlog
-from commitlog import CommitLogError, Partition
+from commitlog import CommitLog, CommitLogError, CorruptionError, Partition, files
 from commitlog.state import StatePage
 
-from .logs import MARKER, QUIET, append_to, open_partition, value_of
+from .interrupts import Interrupt, open_files
+from .logs import (
+    MARKER,
+    QUIET,
+    SOAK,
+    append_to,
+    flipped,
+    mode,
+    open_partition,
+    segment_files,
+    value_of,
+)
 
-pytestmark = [
-    pytest.mark.usefixtures("quick_disk"),
-    # an interrupt while Python lets an object go is reported, not raised
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.usefixtures("quick_disk", "quiet_ends")
 
-_SOURCE = str(Path(commitlog.__file__).parent)
-_SYSTEM = ("posix", "mmap", "fcntl")
-_LETTING_GO = ("release", "forget", "unlock", "__del__")  # what an interrupt ends in
-
-
-class Interrupt:
-    """Raises KeyboardInterrupt at one moment of what runs under it."""
-
-    def __init__(self, moment: int) -> None:
-        self._left = moment
-        self.raised = False
-
-    def __enter__(self) -> Interrupt:
-        sys.setprofile(self._see)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def _see(self, frame: FrameType, event: str, what: Any) -> None:
-        if not frame.f_code.co_filename.startswith(_SOURCE) or frame.f_code.co_name in _LETTING_GO:
-            return
-        system_call = event == "c_call" and getattr(what, "__module__", None) in _SYSTEM
-        if event not in ("call", "c_return") and not system_call:
-            return
-        self._left -= 1
-        if self._left == 0:
-            sys.setprofile(None)
-            self.raised = True
-            raise KeyboardInterrupt
+SYNCED, END = 20, 24  # what is in the log before anything is interrupted, and how much of it is synced
+CONFIG = {**QUIET, "segment_bytes": 512, "index_interval_bytes": 0}
+NEVER = 1 << 30
+MOMENTS = NEVER if SOAK else 12
+Values = dict[int, bytes]
 
 
-def fill(partition: Partition) -> None:
-    append_to(partition, 8)
-    partition.sync()
-    append_to(partition, 12)
+@dataclass(frozen=True)
+class Case:
+    """Something to interrupt, and the offsets that it takes away when it is done."""
+
+    act: Callable[[Partition], object]
+    takes: range = range(0)
+    config: dict[str, Any] = field(default_factory=dict)
+    hurt: Callable[[Path], range] = lambda path: range(0)  # damages the log's files; returns what is lost
 
 
 def append_rolling(partition: Partition) -> None:
@@ -69,56 +56,141 @@ def append_rolling(partition: Partition) -> None:
     partition.append(b"new" * 100)
 
 
-ACTIONS: dict[str, Callable[[Partition], object]] = {
-    "append": lambda partition: partition.append(b"new"),
-    "append that rolls": append_rolling,
-    "synced append": lambda partition: partition.append(b"new", sync=True),
-    "append_many": lambda partition: partition.append_many([b"new"] * 5, keys=[b"k"] * 5),
-    "sync": lambda partition: partition.sync(),
+def a_flipped_bit(path: Path) -> range:
+    segment = segment_files(path)[1]
+    bad = list(commitlog.Segment.open(segment).batches())[1]
+    flipped(bad.position + 70, 3)(segment)
+    return range(bad.base_offset, bad.next_offset)
+
+
+def a_deleted_segment(path: Path) -> range:
+    victim, after = segment_files(path)[1:3]
+    victim.unlink()
+    return range(int(victim.stem), int(after.stem))
+
+
+def false_indexes(path: Path) -> range:
+    for suffix in (".index", ".timeindex"):
+        segment_files(path)[1].with_suffix(suffix).write_bytes(b"nonsense" * 512)
+    return range(0)
+
+
+CASES: dict[str, Case] = {
+    "append": Case(lambda partition: partition.append(b"new")),
+    "append that rolls": Case(append_rolling),
+    "synced append": Case(lambda partition: partition.append(b"new", sync=True)),
+    "append_many": Case(lambda partition: partition.append_many([b"new"] * 5, keys=[b"k"] * 5)),
+    "sync": Case(Partition.sync),
+    "roll": Case(Partition.roll),
+    "roll of a preallocated segment": Case(Partition.roll, config={"preallocate": True}),
+    "trim_before": Case(lambda partition: partition.trim_before(13), range(13)),
+    "trim_before of everything": Case(lambda partition: partition.trim_before(END), range(END)),
+    "truncate_from": Case(lambda partition: partition.truncate_from(7), range(7, END)),
+    "truncate_from of little": Case(lambda partition: partition.truncate_from(END - 1), range(END - 1, END)),
+    "truncate_from of everything": Case(lambda partition: partition.truncate_from(0), range(END)),
+    "repair of nothing": Case(Partition.repair),
+    "repair of a flipped bit": Case(Partition.repair, hurt=a_flipped_bit),
+    "repair of a deleted segment": Case(Partition.repair, hurt=a_deleted_segment),
+    "repair of indexes": Case(Partition.repair, hurt=false_indexes),
 }
 
 
-@pytest.mark.parametrize("name", ACTIONS)
-def test_an_interrupted_call_leaves_a_partition_that_works_or_says_why_not(name: str, tmp_path: Path) -> None:
-    config = {**QUIET, "segment_bytes": 512, "index_interval_bytes": 0}
-    moment = 0
-    while True:
-        moment += 1
-        path = tmp_path / f"log-{moment}"
-        log = commitlog.open(path)
-        partition = log.create_topic("t", config=config).partition(0)
-        fill(partition)
-        interrupted = interrupt(partition, ACTIONS[name], moment)
+@pytest.fixture
+def quiet_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt while Python lets an object go is reported, not raised; pytest would keep the object."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+
+def at_each_moment(name: str, run: Callable[[Interrupt], object]) -> None:
+    """Interrupt something at every moment, or at some of them."""
+    run(counting := Interrupt(NEVER))
+    count = counting.passed
+    assert count > 5
+    for moment in sorted(random.Random(name).sample(range(1, count + 1), min(count, MOMENTS))):
+        interruption = Interrupt(moment)
         try:
-            acknowledged = go_on(partition)
-            check_dense(partition)
-            page = StatePage.open(partition.path)
-            assert page is not None
-            assert page.generation % 2 == 0, "readers do not wait for a change that nobody makes"
-            with commitlog.open(path, mode="r") as reader:
-                seen = list(open_partition(reader).records())
-                assert seen == list(partition.records()) or partition.failure is not None
-            records = list(partition.records())
-            log.close()
-            check_reopened(path, records, acknowledged)
+            run(interruption)
         except BaseException as problem:
-            problem.add_note(f"interrupted at moment {moment}; the log is in {path}")
+            problem.add_note(f"interrupted at moment {moment} of {count}, {interruption.place}")
             raise
-        if not interrupted:
-            break
-    assert moment > 5
 
 
-def interrupt(partition: Partition, action: Callable[[Partition], object], moment: int) -> bool:
-    with Interrupt(moment) as interruption:
-        try:
-            action(partition)
-        except KeyboardInterrupt:
-            assert interruption.raised
-    return interruption.raised
+def template(path: Path, config: Mapping[str, Any] = CONFIG) -> Path:
+    """A log as a killed writer left it: some of it synced."""
+    with commitlog.open(path / "live") as log:
+        partition = log.create_topic("t", config={**CONFIG, **config}).partition(0)
+        append_to(partition, SYNCED)
+        partition.sync()
+        append_to(partition, END)
+        shutil.copytree(path / "live", path / "template")
+    return path / "template"
 
 
-def go_on(partition: Partition) -> dict[int, bytes]:
+@contextmanager
+def no_handle_left(interruption: Interrupt) -> Iterator[None]:
+    before = open_files()
+    yield
+    gc.collect()
+    assert open_files() <= before + interruption.fresh, "a handle is left open"
+
+
+# --- calls of a partition
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_interrupted_call_is_done_or_not_or_has_stopped_the_partition(name: str, tmp_path: Path) -> None:
+    case, path = CASES[name], tmp_path / "log"
+    source = template(tmp_path, CASES[name].config)
+
+    def run(interruption: Interrupt) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(source, path)
+        with no_handle_left(interruption):
+            log = commitlog.open(path)
+            lost = case.hurt(path)
+            with interruption:
+                case.act(open_partition(log))
+            acknowledged = check_open(log, case, lost)
+            log.close()
+            del log
+        check_reopened(path, case, lost, acknowledged)
+
+    at_each_moment(name, run)
+
+
+def check_open(log: CommitLog, case: Case, lost: range) -> Values:
+    """The partition is as before, or the call is done, or health() says why not; returns what is added."""
+    partition = open_partition(log)
+    assert not partition._lock.locked()
+    assert not partition._sync_lock.locked()
+    page = StatePage.open(partition.path)
+    assert page is not None
+    assert page.generation % 2 == 0, "readers do not wait for a change that nobody makes"
+    assert log.health().failed_partitions == (
+        () if partition.failure is None else (("t-0", partition.failure),)
+    )
+    found, damaged = read(partition)
+    check_values(found, case, lost, damaged)
+    if partition.failure is None:
+        assert set(found) >= set(range(END)) - set(lost) or damaged or not set(found) & set(case.takes)
+        with commitlog.open(log.path, mode="r") as reader:
+            assert read(open_partition(reader)) == (found, damaged)
+    return go_on(partition)
+
+
+def read(partition: Any) -> tuple[Values, bool]:
+    """What can be read, and whether damage ended it."""
+    found: Values = {}
+    try:
+        for record in partition.records():
+            assert record.offset not in found
+            found[record.offset] = record.value
+    except CorruptionError:
+        return found, True
+    return found, False
+
+
+def go_on(partition: Partition) -> Values:
     """Append more, synced; a partition that refuses must say so in `failure`."""
     acknowledged = {}
     for number in range(3):
@@ -130,24 +202,157 @@ def go_on(partition: Partition) -> dict[int, bytes]:
     return acknowledged
 
 
-def check_dense(partition: Any) -> None:
-    records = list(partition.records())
-    assert [one.offset for one in records] == list(range(partition.start_offset, partition.next_offset))
-    for one in records:
-        assert one.value == value_of(one.offset) or one.value.startswith((b"new", b"after"))
-    assert partition.durable_offset <= partition.next_offset
+def check_values(found: Values, case: Case, lost: range, damaged: bool) -> None:
+    """Every record is one that was appended, and none is missing that should not be."""
+    for offset, value in found.items():
+        assert value == value_of(offset) or value.startswith((b"new", b"after"))
+    kept = set(range(END)) - set(case.takes) - set(lost)
+    assert damaged or kept <= set(found)
+    assert not set(lost) & set(found)
 
 
-def check_reopened(path: Path, records: list[commitlog.Record], acknowledged: dict[int, bytes]) -> None:
-    """The log is what it was: after a clean restart, and after one that checks everything."""
+def check_reopened(path: Path, case: Case, lost: range, acknowledged: Values) -> None:
+    """Nothing is lost: after an open that believes what was left, and after one that checks everything."""
     for clean in (True, False):
         if not clean:
             (path / MARKER).unlink(missing_ok=True)
-        with commitlog.open(path) as log:
+        with commitlog.open(path, config=mode("salvage")) as log:
             partition = open_partition(log)
-            check_dense(partition)
-            assert partition.verify().damage == ()
-            if acknowledged:
-                assert list(partition.records()) == records
-            for offset, value in acknowledged.items():
-                assert partition.get(offset).value == value
+            if not partition.verify().ok:
+                partition.repair()
+            found, damaged = read(partition)
+            check_values(found, case, lost, damaged)
+            assert not damaged
+            assert acknowledged.items() <= found.items()
+            assert set(range(partition.start_offset, partition.next_offset)) - set(found) <= set(lost)
+            assert partition.verify().ok
+
+
+def test_what_an_interrupted_sync_did_not_reach_is_synced_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda fd: synced.add(os.fstat(fd).st_ino))
+
+    def run(interruption: Interrupt) -> None:
+        with commitlog.open(tmp_path / f"log-{interruption.moment}") as log:
+            partition = log.create_topic("t", config=CONFIG).partition(0)
+            append_to(partition, END)
+            synced.clear()
+            with interruption:
+                partition.sync()
+            partition.sync()
+            assert partition.durable_offset == END
+            needed = [partition.path, *(segment.path for segment in partition.segments)]
+            assert {os.stat(path).st_ino for path in needed} <= synced
+
+    at_each_moment("sync", run)
+
+
+# --- the log itself
+
+
+def closed(path: Path) -> range:
+    commitlog.open(path).close()
+    return range(0)
+
+
+def torn_tail(path: Path) -> range:
+    last = segment_files(path)[-1]
+    flipped(last.stat().st_size - 20, 3)(last)
+    return range(END - 1, END)
+
+
+def no_state_page(path: Path) -> range:
+    (path / "t-0" / "state").unlink()
+    return range(0)
+
+
+OPENS: dict[str, tuple[Callable[[Path], range], str]] = {
+    "open after a clean shutdown": (closed, "cut"),
+    "open after a kill": (lambda path: range(0), "cut"),
+    "open that cuts a torn tail": (torn_tail, "cut"),
+    "open that salvages a torn tail": (torn_tail, "salvage"),
+    "open that salvages a deleted segment": (a_deleted_segment, "salvage"),
+    "open without a state page": (no_state_page, "cut"),
+}
+
+
+@pytest.mark.parametrize("name", OPENS)
+def test_an_interrupted_open_lets_go_of_everything_and_the_next_one_finds_everything(
+    name: str, tmp_path: Path
+) -> None:
+    (prepare, recovery_mode), path = OPENS[name], tmp_path / "log"
+    source = template(tmp_path)
+
+    def run(interruption: Interrupt) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(source, path)
+        lost = prepare(path)
+        with no_handle_left(interruption), interruption:
+            commitlog.open(path, config=mode(recovery_mode)).close()
+        for _ in range(2):
+            with commitlog.open(path, config=mode(recovery_mode)) as log:
+                partition = open_partition(log)
+                assert read(partition) == (
+                    {one: value_of(one) for one in range(END) if one not in lost},
+                    False,
+                )
+                assert partition.verify().ok
+
+    at_each_moment(name, run)
+
+
+def test_an_interrupted_open_of_a_new_log_leaves_none_or_one(tmp_path: Path) -> None:
+    def run(interruption: Interrupt) -> None:
+        shutil.rmtree(tmp_path / "log", ignore_errors=True)
+        with no_handle_left(interruption), interruption:
+            commitlog.open(tmp_path / "log").close()
+        with commitlog.open(tmp_path / "log") as log:
+            assert log.topics() == []
+            assert log.create_topic("t").partition(0).append(b"first") == 0
+
+    at_each_moment("new", run)
+
+
+def test_an_interrupted_close_lets_nobody_write_without_the_lock_and_closing_again_ends_it(
+    tmp_path: Path,
+) -> None:
+    path, source = tmp_path / "log", template(tmp_path)
+
+    def run(interruption: Interrupt) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(source, path)
+        with no_handle_left(interruption):
+            log = commitlog.open(path)
+            partitions = [open_partition(log), *log.create_topic("u", 2, QUIET).partitions]
+            with interruption:
+                log.close()
+            added = add_unless_closed(partitions[0]) if is_locked(path) else {}
+            log.close()
+            for partition in partitions:
+                with pytest.raises(CommitLogError):
+                    partition.append(b"lost")
+            del log, partitions, partition
+        with commitlog.open(path) as log:
+            assert read(open_partition(log)) == (
+                {**{one: value_of(one) for one in range(END)}, **added},
+                False,
+            )
+            assert [one.next_offset for one in log.topic("u").partitions] == [0, 0]
+
+    at_each_moment("close", run)
+
+
+def add_unless_closed(partition: Partition) -> Values:
+    try:
+        return {partition.append(b"added"): b"added"}
+    except CommitLogError:
+        return {}
+
+
+def is_locked(path: Path) -> bool:
+    with open(path / ".lock") as file:
+        free = files.try_lock(file.fileno())
+    return not free

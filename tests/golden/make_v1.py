@@ -76,7 +76,12 @@ def write_orders(log: CommitLog) -> None:
 
 def write_compacted(log: CommitLog) -> None:
     """What a pass leaves: batches put together, one of them with a delete horizon, and a dirty rest."""
-    config = {"cleanup_policy": "compact", "segment_bytes": 4_000, "compression_type": "zstd"}
+    config = {
+        "cleanup_policy": "compact",
+        "segment_bytes": 4_000,
+        "compression_type": "zstd",
+        "segment_ms": -1,
+    }
     partition = log.create_topic("profiles", config=config).partition(0)
     for number in range(60):
         value = None if number % 11 == 3 else b"profile %d " % number * 3

@@ -114,15 +114,16 @@ def test_a_file_written_whole_is_synced_before_it_is_renamed_and_its_directory_a
 def test_the_start_of_a_file_is_copied(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(bytes(range(256)) * 1_000)
-    os.close(files.copy_start(str(source), str(target), 100_000))
+    with target.open("wb") as file:
+        files.copy_start(str(source), file.fileno(), 100_000)
     assert target.read_bytes() == source.read_bytes()[:100_000]
 
 
 def test_copying_more_than_there_is_fails_rather_than_coming_short(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"abc")
-    with pytest.raises(OSError, match="3 of 5"):
-        files.copy_start(str(source), str(tmp_path / "target"), 5)
+    with (tmp_path / "target").open("wb") as file, pytest.raises(OSError, match="3 of 5"):
+        files.copy_start(str(source), file.fileno(), 5)
 
 
 def test_a_lock_excludes_others_and_shared_locks_do_not_exclude_each_other(tmp_path: Path) -> None:

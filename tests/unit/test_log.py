@@ -19,6 +19,7 @@ from commitlog import (
     UnknownTopicError,
     files,
 )
+from commitlog.housekeeping import Housekeeper
 
 
 def test_the_program_in_the_module_docstring_works(tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_without_flush_ms_nothing_is_synced_behind_the_callers_back(
 ) -> None:
     partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
     partition.append(b"x")
-    log._flush()
+    log._housekeeper.sync_due()
     assert partition.durable_offset == 0
 
 
@@ -292,11 +293,11 @@ def test_a_failing_housekeeper_is_seen_in_health(log_path: Path, monkeypatch: py
     with commitlog.open(log_path, config=LogConfig(retention_check_ms=1)) as log:
         log.create_topic("t")
 
-        def failing(self: CommitLog, now_ms: int | None = None) -> int:
+        def failing(self: Housekeeper, now_ms: int) -> int:
             raise RuntimeError("cannot tidy up")
 
         with monkeypatch.context() as patch:
-            patch.setattr(CommitLog, "apply_retention", failing)
+            patch.setattr(Housekeeper, "apply_retention", failing)
             wait_until(lambda: not log.health().ok)
             task = next(task for task in log.health().tasks if task.name == "retention")
             assert "cannot tidy up" in (task.error or "")

@@ -1,0 +1,92 @@
+"""What a log does behind the caller's back: syncs, retention, compaction. Each has a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from commitlog.background import Task, TaskHealth
+from commitlog.cleaner import clean_what_is_due
+from commitlog.config import LogConfig
+from commitlog.errors import ClosedError
+from commitlog.partition import Partition
+
+_IDLE_SECONDS = 60.0
+
+
+class Housekeeper:
+    """Looks after the partitions of a log, as their settings ask."""
+
+    def __init__(self, partitions: Callable[[], list[Partition]], config: LogConfig) -> None:
+        self._partitions = partitions
+        self._config = config
+        self._synced_at: dict[str, float] = {}
+        self._retained_at = time.monotonic()
+        self._stopping = False
+        self._flusher = Task("flusher", self.sync_due)
+        self._tasks = (self._flusher, Task("retention", self.tidy), Task("cleaner", self.clean))
+
+    def start(self) -> None:
+        """Start the threads."""
+        for task in self._tasks:
+            task.start()
+
+    def wake(self) -> None:
+        """Let the flusher look now: somebody asks for a sync, or sooner than it knows."""
+        self._flusher.wake()
+
+    def stop(self) -> None:
+        """End the threads; a pass of compaction is cancelled."""
+        self._stopping = True
+        for partition in self._partitions():
+            partition.cancel_compaction()
+        for task in self._tasks:
+            task.stop()
+
+    def health(self) -> tuple[TaskHealth, ...]:
+        """Tell how the threads fare."""
+        return tuple(task.health() for task in self._tasks)
+
+    def sync_due(self) -> float:
+        """Sync the partitions that flush_ms or flush_messages call for; returns when to come again."""
+        pause = _IDLE_SECONDS
+        for partition in self._partitions():
+            config, now = partition.config, time.monotonic()
+            waiting = partition.next_offset - partition.durable_offset
+            due_in = _IDLE_SECONDS
+            if config.flush_ms != -1:
+                due_in = self._synced_at.get(partition.name, 0.0) + config.flush_ms / 1000 - now
+            if due_in <= 0 or 0 < config.flush_messages <= waiting:
+                self._synced_at[partition.name] = now
+                due_in = config.flush_ms / 1000 if config.flush_ms != -1 else _IDLE_SECONDS
+                if waiting and partition.failure is None:
+                    with contextlib.suppress(ClosedError):  # a topic deleted meanwhile
+                        partition.sync()
+            pause = min(pause, due_in)
+        return pause
+
+    def tidy(self) -> float:
+        """Unlink removed files whose time has come, and apply retention every retention_check_ms."""
+        now, every = time.monotonic(), self._config.retention_check_ms / 1000
+        for partition in self._partitions():
+            partition.empty_trash(now)
+        if now - self._retained_at >= every:
+            self._retained_at = now
+            self.apply_retention(time.time_ns() // 1_000_000)
+        return min(1.0, every)
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Remove what retention no longer keeps; returns how many segments."""
+        removed = 0
+        for partition in self._partitions():
+            if partition.failure is None:
+                with contextlib.suppress(ClosedError):  # a topic deleted meanwhile
+                    removed += partition.apply_retention(now_ms)
+        return removed
+
+    def clean(self) -> float:
+        """Compact what is due; returns when to come again."""
+        now_ms = time.time_ns() // 1_000_000
+        again = clean_what_is_due(self._partitions, now_ms, lambda: self._stopping)
+        return 0.0 if again else self._config.cleaner_backoff_ms / 1000
