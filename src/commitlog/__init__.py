@@ -56,14 +56,20 @@ __version__ = "0.1.0"
 
 
 def open(
-    path: str | os.PathLike[str], *, mode: Literal["r", "w"] = "w", config: LogConfig | None = None
+    path: str | os.PathLike[str],
+    *,
+    mode: Literal["r", "w"] = "w",
+    config: LogConfig | None = None,
+    shared: bool = False,
 ) -> CommitLog:
     """Open a directory of topics.
 
     In mode "w" the directory is created if need be and locked: one process writes, LogLockedError tells
     the second which. In mode "r" nothing is ever written, and any number of processes may read along.
+
+    With `shared`, any number of processes that say so write the same log, each append under a file lock.
     """
-    return CommitLog.open(path, mode, config)
+    return CommitLog.open(path, mode, config, shared=shared)
 
 
 __all__ = [

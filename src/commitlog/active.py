@@ -16,6 +16,7 @@ from commitlog.config import TopicConfig
 from commitlog.encode import Rules
 from commitlog.errors import CommitLogError, DiskFullError, PartitionFailedError
 from commitlog.handles import HandleCache
+from commitlog.lock import ProcessLock
 from commitlog.reader import Layout, PartitionReader
 from commitlog.recovery import Recovered, RecoveryReport
 from commitlog.segment import Segment
@@ -52,11 +53,7 @@ class ActivePartition(PartitionReader):
         self._next_offset = found.next_offset
         self._durable_offset = found.durable_offset
         self._segments = Layout.of(found.segments, page.generation)
-        self._unsynced = [
-            segment
-            for segment, after in pairwise(found.segments)
-            if after.base_offset >= found.durable_offset
-        ]
+        self._unsynced = unsynced(found)
         self._replacing = False  # whether files are being replaced without `_lock`
         self._name_changes, self._names_synced = 1, 0  # the directory needs a sync while they differ
         self._trash = Trash()
@@ -64,8 +61,8 @@ class ActivePartition(PartitionReader):
         self.configure(config)
 
     def _make_locks(self) -> None:
-        self._lock = threading.Lock()
-        self._sync_lock = threading.Lock()
+        self._lock: threading.Lock | ProcessLock = threading.Lock()
+        self._sync_lock: threading.Lock | ProcessLock = threading.Lock()
         self._readable = threading.Condition()
         self._waiters = 0
 
@@ -264,6 +261,11 @@ class ActivePartition(PartitionReader):
         if not self._replacing:
             self._page.end_change()
             self._segments = self._segments._replace(generation=self._page.generation)
+
+
+def unsynced(found: Recovered) -> list[Segment]:
+    """Return the sealed segments that may not be durable."""
+    return [one for one, after in pairwise(found.segments) if after.base_offset >= found.durable_offset]
 
 
 def now_ms() -> int:

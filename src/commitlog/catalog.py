@@ -26,8 +26,8 @@ from commitlog.errors import (
     TopicExistsError,
     UnsupportedFormatError,
 )
+from commitlog.lock import MUTEX_NAME, LogLock
 from commitlog.lock import NAME as LOCK_NAME
-from commitlog.lock import LogLock
 from commitlog.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
 
 FORMAT = 1
@@ -65,7 +65,7 @@ class Catalog:
         return catalog
 
     @classmethod
-    def open_or_create(cls, directory: str) -> tuple[Self, LogLock]:
+    def open_or_create(cls, directory: str, *, shared: bool = False) -> tuple[Self, LogLock]:
         """Lock a directory for writing, making it a log if it is new or empty."""
         catalog = cls(directory)
         new = catalog._is_vacant()
@@ -73,7 +73,7 @@ class Catalog:
             files.make_directories(directory)
         else:
             catalog._check_format()
-        lock = LogLock.take(directory)
+        lock = LogLock.take(directory, shared=shared)
         try:
             files.make_directories(catalog._path(_TOPICS))
             if new:
@@ -91,7 +91,7 @@ class Catalog:
             return True
         except NotADirectoryError:
             raise NotALogError(self._directory, "it is a file") from None
-        return names <= {LOCK_NAME, _TOPICS, _NEW}
+        return names <= {LOCK_NAME, MUTEX_NAME, _TOPICS, _NEW}
 
     def _check_format(self) -> None:
         path = self._path(_ABOUT)

@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
+from struct import Struct
 
 from commitlog.columns import Buffer
 
@@ -186,6 +187,25 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def wait_for_lock(fd: int, *, shared: bool = False) -> None:
+    """Take the lock of an open file, waiting for whoever has it."""
+    fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+
+_RANGE_LOCK = Struct("hhxxxxqqixxxx")  # struct flock: type, whence, start, length, process
+
+
+def show_shared(fd: int) -> None:
+    """Take a lock of another kind, which disturbs no flock() and which is_shared() can see."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _RANGE_LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+
+
+def is_shared(fd: int) -> bool:
+    """Say whether somebody has called show_shared(), without taking any lock."""
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _RANGE_LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    return bool(_RANGE_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 def unlock(fd: int) -> None:

@@ -177,6 +177,13 @@ class Index:
         assert self._seal is not None
         self._seal[0] = self._seal[1] = self._seal[2] = 0
 
+    def catch_up(self) -> None:
+        """Take note of the entries that another process wrote."""
+        self._count = self._find_count()
+        while self._count == self._capacity and os.path.getsize(self.path) > len(self._map or b""):
+            self._remap(files.map_writable(self.path, 0))
+            self._count = self._find_count()
+
     def has_room(self, entries: int) -> bool:
         """Say whether so many entries more fit in segment_index_bytes."""
         return (self._count + entries) * 8 * self.words <= self._limit_bytes

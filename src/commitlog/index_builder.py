@@ -64,6 +64,18 @@ class IndexBuilder:
             self._offsets.append(offset, position)
             self._index_time()
 
+    def catch_up(self, segment: Segment, position: int) -> None:
+        """Take note of the batches that another process wrote from `position` on, and of their entries."""
+        self._offsets.catch_up()
+        self._times.catch_up()
+        last, latest = self._offsets.last(), self._times.last()
+        self.indexed_position = 0 if last is None else last.position
+        self._timed_position = 0 if latest is None else latest.position
+        for place, header in segment.headers(position):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = header.max_timestamp
+                self._latest_offset, self._latest_position = header.base_offset, place
+
     def roll_back(self, position: int) -> None:
         """Forget entries at or after `position`; max_timestamp may stay too high, which only costs a read."""
         self._offsets.truncate(position)

@@ -24,11 +24,12 @@ from commitlog.errors import (
 )
 from commitlog.handles import HandleCache
 from commitlog.housekeeping import Housekeeper
-from commitlog.lock import LogLock, writer_is_ready
+from commitlog.lock import MUTEX_NAME, LogLock, ProcessLock, writer_is_ready
 from commitlog.partition import Partition
 from commitlog.read_only import ReadOnlyPartition
 from commitlog.reader import PartitionReader
 from commitlog.recovery import RecoveryReport
+from commitlog.shared import SharedPartition
 from commitlog.topic import Topic
 
 _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
@@ -52,28 +53,46 @@ class Health:
 
 
 class CommitLog:
-    """Topics in a directory. In mode "w" this process is their only writer; in mode "r" it never writes.
+    """Topics in a directory. In mode "w" this process is their only writer, unless it shares them with
+    others; in mode "r" it never writes.
 
     Use it as a context manager, or call close(): a log that was not closed is checked at the next open.
     """
 
-    def __init__(self, path: str, config: LogConfig, catalog: Catalog, lock: LogLock | None) -> None:
+    def __init__(
+        self, path: str, config: LogConfig, catalog: Catalog, lock: LogLock | None, *, shared: bool = False
+    ) -> None:
         self.path = path
+        self._shared = shared
         self.config = config
         self._catalog = catalog
         self._lock = lock  # None: opened for reading
-        self._mutex = threading.RLock()
+        self._make_mutex()
         self._topics: dict[str, Topic] = {}
         self._cache = HandleCache(config.max_open_segments)
         self._clean = False
         self._refusal: CommitLogError | None = None
         self._housekeeper = Housekeeper(self._partitions, config)
 
+    def _make_mutex(self) -> None:
+        """Make the lock that guards the catalog, and the topics that are open."""
+        name = os.path.join(self.path, MUTEX_NAME)
+        self._mutex: threading.RLock | ProcessLock = ProcessLock(name) if self._shared else threading.RLock()
+
     @classmethod
-    def open(cls, path: str | os.PathLike[str], mode: Literal["r", "w"], config: LogConfig | None) -> Self:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        mode: Literal["r", "w"],
+        config: LogConfig | None,
+        *,
+        shared: bool = False,
+    ) -> Self:
         """Open a directory; see commitlog.open."""
         if mode not in ("r", "w"):
             raise ConfigError("mode", mode, "must be 'r' or 'w'")
+        if shared and mode == "r":
+            raise ConfigError("shared", shared, "is for writers; any number of readers may open a log")
         if config is not None and not isinstance(config, LogConfig):
             raise ConfigError("config", config, "must be a LogConfig")
         name = os.path.abspath(os.fspath(path))
@@ -82,15 +101,15 @@ class CommitLog:
             reader = cls(name, settings, Catalog.open(name), None)
             _open_logs.add(reader)
             return reader
-        catalog, lock = Catalog.open_or_create(name)
+        catalog, lock = Catalog.open_or_create(name, shared=shared)
         try:
-            log = cls(name, settings, catalog, lock)
+            log = cls(name, settings, catalog, lock, shared=shared)
         except BaseException:
             lock.release()
             raise
         try:
             log._load()
-            lock.ready()
+            lock.ready(shared=shared)
             _open_logs.add(log)
             log._housekeeper.start()
         except BaseException:
@@ -107,11 +126,12 @@ class CommitLog:
 
     def _load(self) -> None:
         """Open every topic. The clean marker goes first: from here on, a crash means recovery."""
-        self._clean = self._catalog.take_clean_marker()
-        # crash: no marker -> the next open checks the log from its recovery points on
-        self._catalog.finish_deletions()
-        for entry in self._catalog.entries():
-            self._topics[entry.name] = self._open_topic(entry)
+        with self._mutex:
+            self._clean = self._catalog.take_clean_marker()
+            # crash: no marker -> the next open checks the log from its recovery points on
+            self._catalog.finish_deletions()
+            for entry in self._catalog.entries():
+                self._topics[entry.name] = self._open_topic(entry)
 
     def __enter__(self) -> Self:
         return self
@@ -138,7 +158,8 @@ class CommitLog:
                 self._topics.pop(name, None)
                 raise UnknownTopicError(name)
             found = self._topics.get(name)
-            if found is None or (self._lock is None and _outdated(found, entry)):
+            others_write = self._shared or self._lock is None
+            if found is None or (others_write and _outdated(found, entry)):
                 found = self._topics[name] = self._open_topic(entry)
             return found
 
@@ -172,6 +193,8 @@ class CommitLog:
         with self._mutex:
             del self._topics[name]
             for partition in topic.partitions:
+                if isinstance(partition, SharedPartition):
+                    partition.mark_gone()
                 partition.close()
             self._catalog.delete(name)
 
@@ -237,7 +260,10 @@ class CommitLog:
                 path, name, config, self._cache,
                 writer=self._has_writer, clean=self._catalog.has_clean_marker,
             )  # fmt: skip
-        partition = Partition.open(path, name, config, self.config, self._cache, clean=self._clean)
+        if self._shared:
+            partition: Partition = SharedPartition.join(path, name, config, self.config, self._cache)
+        else:
+            partition = Partition.open(path, name, config, self.config, self._cache, clean=self._clean)
         partition.wake_flusher_with(self._housekeeper.wake)
         return partition
 
@@ -307,7 +333,7 @@ class CommitLog:
                 problem = problem or error
         if problem is not None:
             raise problem
-        if clean:
+        if clean and not self._shared:
             self._catalog.leave_clean_marker()
 
     def _check_open(self) -> None:
@@ -321,7 +347,7 @@ class CommitLog:
 
     def _forked(self) -> None:
         """In a forked child: nothing may be written through what the parent opened; reading may go on."""
-        self._mutex = threading.RLock()
+        self._make_mutex()
         self._cache.renew_lock()
         if self._lock is not None:
             self._refusal = ForkedError(self.path)

@@ -21,6 +21,7 @@ from commitlog.errors import (
     OffsetOutOfRangeError,
 )
 from commitlog.handles import HandleCache
+from commitlog.lock import ProcessLock
 from commitlog.recovery import Recovered, Recovery
 from commitlog.repair import RepairReport
 from commitlog.rewrite import put_in_place, repaired, shorter_copy
@@ -38,6 +39,7 @@ class Partition(PartitionWriter):
     """
 
     _inherited = False  # whether this is a forked child's copy
+    _alone = True  # whether no other process writes the partition
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Partition(PartitionWriter):
         self._log_config = log_config
         self._clean_offset = found.clean_offset
         self._truncations = 0
-        self._compaction_lock = threading.Lock()
+        self._compaction_lock: threading.Lock | ProcessLock = threading.Lock()
         self._compaction_cancelled = threading.Event()
         self._compaction_error: str | None = None
 
@@ -348,8 +350,9 @@ class Partition(PartitionWriter):
             if self._refusal is None:
                 with self._sync_lock, self._lock:
                     self._sync_locked()  # names too, which no record may be waiting for
-                self._writer.seal_indexes(self._next_offset)
-                self._page.sync()
+                    if self._alone:
+                        self._writer.seal_indexes(self._next_offset)
+                    self._page.sync()
         finally:
             with self._lock:
                 self._refusal = lambda: ClosedError(self.name)

@@ -118,6 +118,14 @@ class SegmentWriter:
         self._builder.add(base_offset, position, timestamp)
         self._foresee()
 
+    def catch_up(self, end_position: int) -> None:
+        """Take note of what another process appended."""
+        start, self.segment.size_bytes = self.segment.size_bytes, end_position
+        if start == 0:
+            self.roll_after = next(self.segment.headers())[1].max_timestamp + self._segment_ms
+        self._builder.catch_up(self.segment, start)
+        self._foresee()
+
     def _foresee(self) -> None:
         """Work out what the next batches may do without asking."""
         builder, filled = self._builder, self.segment.size_bytes > 0

@@ -25,9 +25,11 @@ SIZE_BYTES = 4096
 NOT_REPLICATED = -1
 
 _MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _BASE, _CLEAN = range(9)
+_HELD, _HELD_NEXT, _GONE = 9, 10, 11  # where several processes write
 _SLOTS = (512, 1024)  # in sectors of their own
 _SLOT = Struct("<7q")  # sequence, and the fields of a checkpoint
 _CHECKSUM = Struct("<Q")
+_NEVER = 1 << 62  # no sequence comes so far: a bit has rotted
 
 
 class Checkpoint(NamedTuple):
@@ -92,7 +94,8 @@ class StatePage:
     def _keep_checkpoint(self) -> None:
         """Write where the partition stands over the older slot."""
         words = self._words
-        self._sequence += 1
+        others = [words[slot // 8] for slot in _SLOTS]  # another process may have kept one since
+        self._sequence = max(self._sequence, *(one for one in others if one < _NEVER), 0) + 1
         slot = _SLOTS[self._sequence % 2]
         raw = _SLOT.pack(
             self._sequence, words[_START], words[_DURABLE],
@@ -159,6 +162,33 @@ class StatePage:
         self._words[_CLEAN] = clean_offset
         self._keep_checkpoint()
 
+    # --- several writers
+
+    def hold(self) -> None:
+        """Note where things stand as a writer starts; one that dies before let_go() leaves the note."""
+        words = self._words
+        words[_HELD_NEXT] = words[_NEXT]
+        words[_HELD] = words[_END_POSITION] + 1
+
+    def let_go(self) -> None:
+        """Note that everything the writer changed is whole."""
+        self._words[_HELD] = 0
+
+    @property
+    def left_by_the_dead(self) -> tuple[int, int] | None:
+        """end_position and next_offset when a writer started that did not come to its end."""
+        words = self._words
+        return (words[_HELD] - 1, words[_HELD_NEXT]) if words[_HELD] else None
+
+    def publish_gone(self) -> None:
+        """Tell other writers that the topic was deleted."""
+        self._words[_GONE] = 1
+
+    @property
+    def gone(self) -> bool:
+        """Whether the topic was deleted."""
+        return bool(self._words[_GONE])
+
     # --- reading what was told
 
     @property
@@ -185,6 +215,11 @@ class StatePage:
     def base_offset(self) -> int:
         """The base_offset of the active segment."""
         return self._words[_BASE]
+
+    @property
+    def clean_offset(self) -> int:
+        """Up to where compaction came."""
+        return self._words[_CLEAN]
 
     @property
     def end_position(self) -> int:

@@ -1,0 +1,119 @@
+"""A writer that shares its log with others dies; the next one puts right what it left."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import commitlog
+from commitlog.segment import segment_path
+
+from . import sharers
+from .logs import QUIET, SOAK, append_to, check_records, open_partition, segment_files
+
+CONFIG = {**QUIET, "segment_bytes": 1024, "index_interval_bytes": 100}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.mark.parametrize("published", ["nothing", "end_position"])
+@pytest.mark.parametrize("same_segment", [True, False])
+def test_an_append_that_its_writer_did_not_finish_is_cut_by_the_next(
+    path: Path, published: str, same_segment: bool
+) -> None:
+    """crash: bytes, or an end_position, that no next_offset covers -> cut by the next writer"""
+    with commitlog.open(path, shared=True) as dying, commitlog.open(path, shared=True) as living:
+        one = dying.create_topic("t", config=CONFIG).partition(0)
+        other = open_partition(living)
+        append_to(one, 12)
+        if same_segment:
+            append_to(other, 13)
+        end = one.next_offset
+        page, active = one._page, segment_files(path)[-1]
+        size = active.stat().st_size
+        page.hold()
+        with active.open("ab") as file:  # two batches, as append_arrow writes them
+            file.write(active.read_bytes()[:88] + b"half of another")
+        if published == "end_position":
+            page.publish_append(page.next_offset, active.stat().st_size)
+        append_to(other, end + 1)
+        assert active.stat().st_size > size
+        check_records(other, 0, end + 1)
+        check_records(one, 0, end + 1)
+        append_to(one, end + 30)
+        assert one.verify().damage == ()
+    with commitlog.open(path) as log:
+        check_records(open_partition(log), 0, end + 30)
+
+
+def test_an_append_that_readers_were_told_of_stays(path: Path) -> None:
+    with commitlog.open(path, shared=True) as dying, commitlog.open(path, shared=True) as living:
+        one = dying.create_topic("t", config=CONFIG).partition(0)
+        other = open_partition(living)
+        append_to(one, 5)
+        with one._lock:
+            append_to(one, 6)
+            one._holds = False  # it dies before it lets go
+        append_to(other, 8)
+        check_records(one, 0, 8)
+
+
+def test_a_roll_that_its_writer_did_not_finish_is_recovered_by_the_next(path: Path) -> None:
+    """crash: segments half changed -> recovered by the next writer"""
+    with commitlog.open(path, shared=True) as dying, commitlog.open(path, shared=True) as living:
+        one = dying.create_topic("t", config=CONFIG).partition(0)
+        other = open_partition(living)
+        append_to(one, 7)
+        one._page.hold()
+        one._page.begin_change()
+        Path(segment_path(one.path, 7)).touch()
+        append_to(other, 20)
+        check_records(other, 0, 20)
+        append_to(one, 30)
+        check_records(one, 0, 30)
+        assert one.verify().damage == ()
+
+
+def test_the_first_to_open_again_recovers_what_dead_writers_left(path: Path) -> None:
+    with commitlog.open(path, shared=True) as log:
+        one = log.create_topic("t", config=CONFIG).partition(0)
+        append_to(one, 7)
+        one._page.hold()
+        with segment_files(path)[-1].open("ab") as file:
+            file.write(b"half of a batch")
+        one._page.publish_append(7, one._page.end_position + 8)
+        one._holds = False
+    with commitlog.open(path, shared=True) as log:
+        check_records(open_partition(log), 0, 7)
+        append_to(open_partition(log), 9)
+        check_records(open_partition(log), 0, 9)
+
+
+def test_writers_killed_at_random_lose_nothing_they_were_promised(path: Path) -> None:
+    """Each says what it was promised; offsets stay dense, and no promise is broken or given twice."""
+    chance = random.Random(1)
+    with commitlog.open(path, shared=True) as log:
+        log.create_topic("t", config={**CONFIG, "flush_ms": 50, "file_delete_delay_ms": 0})
+    living: list[subprocess.Popen[bytes]] = []
+    promised: dict[int, bytes] = {}
+    for number in range(200 if SOAK else 12):
+        living.append(sharers.start(path, number))
+        while len(living) > 3 or (living and number % 5 == 4):
+            promised.update(sharers.kill(living.pop(chance.randrange(len(living))), chance))
+    for child in living:
+        promised.update(sharers.kill(child, chance))
+    assert len(promised) > 100
+    with commitlog.open(path, shared=True) as log:
+        partition = open_partition(log)
+        found = {record.offset: record.value for record in partition.records()}
+        assert list(found) == list(range(partition.start_offset, partition.next_offset))
+        kept = {offset: value for offset, value in promised.items() if offset >= partition.start_offset}
+        assert {offset: found[offset] for offset in kept} == kept
+        assert len(set(found.values())) == len(found), "a record that was not promised shows at most once"
+        assert partition.verify().damage == ()

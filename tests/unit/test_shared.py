@@ -1,0 +1,192 @@
+"""Two logs opened with shared=True in one process are to each other what two processes are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import contents, names
+
+import commitlog
+from commitlog import CommitLog, ConfigError, LogLockedError, Partition, TopicConfig, UnknownTopicError
+
+CONFIG = {"segment_bytes": 1_000, "flush_ms": -1, "file_delete_delay_ms": 0, "index_interval_bytes": 100}
+
+
+@pytest.fixture
+def logs(log_path: Path) -> Iterator[tuple[CommitLog, CommitLog]]:
+    with commitlog.open(log_path, shared=True) as one, commitlog.open(log_path, shared=True) as other:
+        yield one, other
+
+
+@pytest.fixture
+def pair(logs: tuple[CommitLog, CommitLog]) -> tuple[Partition, Partition]:
+    """One partition, as two writers have it."""
+    logs[0].create_topic("t", config=CONFIG)
+    return logs[0].topic("t").partition(0), logs[1].topic("t").partition(0)
+
+
+def append_in_turns(pair: tuple[Partition, Partition], count: int) -> list[bytes]:
+    values = [b"value %d " % number * (1 + number % 4) for number in range(count)]
+    for number, value in enumerate(values):
+        partition = pair[number % 2]
+        if number % 5 == 3:
+            assert partition.append_many([value], timestamps=[number]) == range(number, number + 1)
+        else:
+            assert partition.append(value, timestamp=number) == number
+    return values
+
+
+def test_writers_in_turns_make_one_log(pair: tuple[Partition, Partition], log_path: Path) -> None:
+    values = append_in_turns(pair, 100)
+    assert len(pair[0].segments) > 5
+    with commitlog.open(log_path, mode="r") as reading:
+        for side in (*pair, reading.topic("t").partition(0)):
+            assert [record.value for record in side.records()] == values
+            assert [side.get(offset).value for offset in range(100)] == values
+            assert [side.offset_for_timestamp(offset) for offset in range(100)] == list(range(100))
+            assert side.verify().damage == ()
+
+
+def test_what_one_writer_appends_the_other_waits_for(pair: tuple[Partition, Partition]) -> None:
+    appending = threading.Timer(0.01, lambda: pair[0].append(b"here"))
+    appending.start()
+    assert pair[1].wait_for(0, timeout=30)
+    assert contents(pair[1])[0].value == b"here"
+    appending.join()
+
+
+def test_what_one_writer_syncs_is_durable_for_the_other(pair: tuple[Partition, Partition]) -> None:
+    append_in_turns(pair, 30)
+    pair[0].sync()
+    assert pair[1].durable_offset == 30
+    pair[1].append(b"synced", sync=True)
+    assert pair[0].durable_offset == 31
+
+
+def test_a_writer_goes_on_after_another_rolled_trimmed_or_truncated(
+    pair: tuple[Partition, Partition],
+) -> None:
+    one, other = pair
+    append_in_turns(pair, 40)
+    one.roll()
+    assert other.append(b"after a roll") == 40
+    one.trim_before(25)
+    assert other.append(b"after a trim") == 41
+    assert other.start_offset == 25
+    other.truncate_from(30)
+    assert one.append(b"after a truncation") == 30
+    assert [record.offset for record in other.records()] == list(range(25, 31))
+    assert contents(one) == contents(other)
+    assert one.verify().ok
+
+
+def test_one_writer_compacts_while_the_other_appends(logs: tuple[CommitLog, CommitLog]) -> None:
+    logs[0].create_topic(
+        "t", config={**CONFIG, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 1.0}
+    )
+    one, other = (log.topic("t").partition(0) for log in logs)
+    for number in range(300):
+        (one, other)[number % 2].append(b"%d" % number, key=b"k%d" % (number % 7))
+        if number % 60 == 59:
+            one.roll()
+            (other, one)[number % 2].compact()
+    assert len(contents(one)) < 100
+    assert (
+        dict(one.latest()) == dict(other.latest()) == {b"k%d" % (n % 7): b"%d" % n for n in range(293, 300)}
+    )
+    assert one.verify().ok
+
+
+def test_a_topic_is_created_grown_altered_and_deleted_for_all(logs: tuple[CommitLog, CommitLog]) -> None:
+    one, other = logs
+    one.create_topic("t", config=CONFIG)
+    assert other.topics() == ["t"]
+    other.topic("t").add_partitions(3)
+    assert len(one.topic("t").partitions) == 3
+    one.topic("t").alter_config(retention_ms=5)
+    assert other.topic("t").config.retention_ms == 5
+    partition = other.topic("t").partition(2)
+    partition.append(b"x")
+    one.delete_topic("t")
+    assert other.topics() == []
+    with pytest.raises(UnknownTopicError):
+        partition.append(b"lost")
+    with pytest.raises(UnknownTopicError):
+        other.topic("t")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_log_is_shared_or_exclusive(log_path: Path, first: bool) -> None:
+    with commitlog.open(log_path, shared=first), pytest.raises(LogLockedError):
+        commitlog.open(log_path, shared=not first)
+    commitlog.open(log_path, shared=not first).close()
+
+
+def test_only_writers_share(log_path: Path) -> None:
+    commitlog.open(log_path).close()
+    with pytest.raises(ConfigError):
+        commitlog.open(log_path, mode="r", shared=True)
+
+
+def test_a_reader_follows_shared_writers_and_what_they_left(log_path: Path) -> None:
+    with commitlog.open(log_path, shared=True) as log:
+        log.create_topic("t", config=CONFIG)
+        with commitlog.open(log_path, mode="r") as reading:
+            reader = reading.topic("t").partition(0)
+            for number in range(30):
+                log.topic("t").partition(0).append(b"%d" % number)
+                assert reader.next_offset == number + 1
+        whole = contents(log.topic("t").partition(0))
+    with commitlog.open(log_path, mode="r") as reading:
+        assert contents(reading.topic("t").partition(0)) == whole
+    with commitlog.open(log_path) as alone:
+        assert contents(alone.topic("t").partition(0)) == whole
+        alone.topic("t").partition(0).append(b"alone")
+    with commitlog.open(log_path, shared=True) as again:
+        assert again.topic("t").partition(0).append(b"shared again") == 31
+
+
+def test_a_full_append_that_fails_in_one_writer_does_not_show_in_the_other(
+    pair: tuple[Partition, Partition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    append_in_turns(pair, 5)
+
+    def failing(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("commitlog.files.write_at", failing)
+        with pytest.raises(commitlog.DiskFullError):
+            one.append_many([b"a", b"b"])
+    assert other.append(b"next") == 5
+    assert one.append(b"and next") == 6
+    assert contents(one) == contents(other)
+
+
+def test_threads_and_writers_at_once_lose_nothing(pair: tuple[Partition, Partition]) -> None:
+    def work(partition: Partition, name: int) -> None:
+        for number in range(100):
+            partition.append(b"%d %d" % (name, number))
+
+    threads = [threading.Thread(target=work, args=(pair[name % 2], name)) for name in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    values = [record.value.split() for record in contents(pair[0])]
+    assert len(values) == 600
+    for name in range(6):
+        assert [int(number) for owner, number in values if int(owner) == name] == list(range(100))
+
+
+def test_a_shared_log_leaves_no_clean_marker_and_no_leftovers(log_path: Path) -> None:
+    with commitlog.open(log_path, shared=True) as log:
+        log.create_topic("t", config=TopicConfig()).append(b"x", sync=True)
+    assert "clean-shutdown" not in names(log_path)
+    with commitlog.open(log_path) as log:
+        assert log.recovery[0].bytes_checked == 0
