@@ -336,7 +336,7 @@ class CommitLog:
                         partition.close()
                 return
             for partition in self._partitions():
-                partition.cancel_compaction()
+                partition.end_compaction()
             for task in self._tasks:
                 task.stop()
             self._close_partitions()
