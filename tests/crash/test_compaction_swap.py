@@ -29,7 +29,7 @@ STEPS = [
 
 
 def filled(log: commitlog.CommitLog) -> Partition:
-    """A partition of several segments, all sealed but for an empty one, that a pass puts together into one."""
+    """A partition of several segments, all sealed but for an empty one, that a pass will make one of."""
     partition: Partition = log.create_topic("t", config=CONFIG).partition(0)
     for number in range(END):
         value = None if number % 17 == 5 else b"%d" % number * (1 + number % 9)

@@ -475,7 +475,7 @@ def of_producer(producer: tuple[int, int, int], *pairs: Pair) -> EncodedBatch:
 
 
 def producers(partition: Partition) -> list[tuple[int, tuple[int, int, int], int]]:
-    """The batches of producers in the files: where they start, whose they are, and how many records are left."""
+    """The batches of producers in the files: where they start, whose they are, how many records are left."""
     return [
         (batch.header.base_offset, batch.header.producer, len(batch))
         for segment in partition.segments
