@@ -135,7 +135,7 @@ class ActivePartition(PartitionReader):
     def sync(self) -> None:
         """Make everything appended so far durable."""
         self._check_writable()
-        self._sync_to(self._next_offset)
+        self._sync_to(self.next_offset)
 
     def _sync_to(self, offset: int) -> None:
         """Group commit: whoever waited for another's sync finds its records covered and returns."""

@@ -20,10 +20,22 @@ def dirtiest(partitions: Sequence[Partition], now_ms: int) -> Partition | None:
     for partition in partitions:
         if not partition.config.compacts or partition.compaction_error or partition.failure:
             continue
-        work = partition.cleanable(now_ms)
-        if work.is_due(partition.config, now_ms) and (found is None or work.dirty_ratio > found[0]):
-            found = work.dirty_ratio, partition
+        ratio = _ratio_if_due(partition, now_ms)
+        if ratio is not None and (found is None or ratio > found[0]):
+            found = ratio, partition
     return None if found is None else found[1]
+
+
+def _ratio_if_due(partition: Partition, now_ms: int) -> float | None:
+    try:
+        work = partition.cleanable(now_ms)
+        return work.dirty_ratio if work.is_due(partition.config, now_ms) else None
+    except FileNotFoundError:  # trimmed meanwhile, or lost: a pass will tell
+        return 1.0
+    except Exception as problem:
+        _logger.exception("%s cannot be compacted; it is set aside", partition.name)
+        partition.set_aside(problem)
+        return None
 
 
 def clean_what_is_due(

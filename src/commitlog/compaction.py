@@ -30,7 +30,7 @@ from commitlog.swap import CleanedFile
 
 _CHUNK_ROWS = 16_384
 _COPY_ROWS = 1024  # a batch that stays whole and has as many records is copied as it stands
-_MAX_GROUP_SPAN = 1 << 31
+_MAX_GROUP_SPAN = 1 << 32  # an index entry holds 32 bits
 
 Swap = Callable[[CleanedFile, Sequence[Segment]], None]
 
@@ -76,8 +76,8 @@ class Cleanable(NamedTuple):
         return dirty / (sum(one.size_bytes for one in self.segments) or 1)
 
     def _dirty(self) -> list[Segment]:
-        ends = [*(one.base_offset for one in self.segments[1:]), self.end]
-        return [one for one, end in zip(self.segments, ends, strict=True) if end > self.first_dirty]
+        ends = [*(one.base_offset for one in self.segments[1:]), self.end]  # one too many, if there is none
+        return [one for one, end in zip(self.segments, ends, strict=False) if end > self.first_dirty]
 
     def is_due(self, config: TopicConfig, now_ms: int) -> bool:
         """Say whether there is so much to gain, or something waits so long, that a pass should run."""
@@ -101,7 +101,8 @@ def cleanable(
     chosen: list[Segment] = []
     end = segments[0].base_offset
     for segment, after in pairwise(segments):
-        young = now_ms - segment.max_timestamp < config.min_compaction_lag_ms
+        # without a lag no record is too young: one dated ahead of the clock would hold up all that follow
+        young = 0 < config.min_compaction_lag_ms > now_ms - segment.max_timestamp
         if after.base_offset > limit_offset or (young and after.base_offset > clean_offset):
             break
         chosen.append(segment)
@@ -176,7 +177,7 @@ class Pass:
         except CancelledError:
             self.end = self._work.first_dirty
             return "cancelled"
-        except (ChangedError, FileNotFoundError):
+        except ChangedError:
             self.end = self._work.first_dirty
             return "changed"
         return "map full" if self.end < self._work.end else None
@@ -292,6 +293,9 @@ class Pass:
         if values.nulls == NO_NULLS:
             return _Verdict(stays.nonzero()[0], None, 0)
         tombstones = ~values.present()
+        keyed = _keyed_rows(batch)
+        if keyed is not None:
+            tombstones &= np.isin(np.arange(len(batch)), keyed)  # without a key there is nothing to delete
         horizon, expired = batch.delete_horizon, 0
         if horizon is not None and self._now_ms >= horizon:
             expired = int((tombstones & stays).sum())
@@ -338,8 +342,9 @@ class _Group:
         self._pace = pace
 
     def has_room(self, segment: Segment) -> bool:
-        span = segment.base_offset - self.segments[0].base_offset
-        return self.cleaned.size_bytes + segment.size_bytes <= self._segment_bytes and span < _MAX_GROUP_SPAN
+        size = self.cleaned.size_bytes + self.merger.pending_bytes + segment.size_bytes
+        span = segment.next_offset - self.segments[0].base_offset
+        return size <= self._segment_bytes and span <= _MAX_GROUP_SPAN
 
     def _write(self, encoded: EncodedBatch, base_offset: int, leader_epoch: int) -> None:
         self._pace.spend(encoded.size)

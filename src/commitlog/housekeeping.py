@@ -40,7 +40,7 @@ class Housekeeper:
         """End the threads; a pass of compaction is cancelled."""
         self._stopping = True
         for partition in self._partitions():
-            partition.cancel_compaction()
+            partition.end_compaction()
         for task in self._tasks:
             task.stop()
 

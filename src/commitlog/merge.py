@@ -28,6 +28,9 @@ from commitlog.format import CODEC_MASK, LOG_APPEND_TIME, NO_PRODUCER
 TARGET_ROWS = 8192
 _TARGET_BYTES = 1 << 20
 _MAX_SPAN = 1 << 32  # last_offset_delta has 32 bits
+# header, descriptors, horizon and padding; offset, timestamp, two lengths, header count, two bits
+_MOST_FIXED_BYTES, _MOST_COLUMN_BYTES = 64 + 16 + 16 + 8 + 11 * 8, 4 + 8 + 4 + 4 + 4 + 1
+_MOST_HEADER_BYTES = 4 + 4 + 1  # two lengths, a bit
 
 Write = Callable[[EncodedBatch, int, int], None]  # a batch, its base_offset and its leader_epoch
 
@@ -44,6 +47,11 @@ class BatchMerger:
         self._write = write
         self._codec_id = codec_id
         self._pending: _Pending | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes wait to be written, at most and uncompressed."""
+        return 0 if self._pending is None else self._pending.size_bytes
 
     def skip(self, batch: RecordBatch) -> None:
         """Take a batch of which nothing stays."""
@@ -100,6 +108,11 @@ class _Pending:
         return same and fits and batch.header.leader_epoch == self.leader_epoch
 
     @property
+    def size_bytes(self) -> int:
+        """How large it will be, at most: its columns are as wide as they are at most."""
+        return _MOST_FIXED_BYTES + self._count * _MOST_COLUMN_BYTES + self._bytes
+
+    @property
     def is_large(self) -> bool:
         return self._count >= TARGET_ROWS or self._bytes >= _TARGET_BYTES
 
@@ -119,8 +132,9 @@ class _Pending:
         counts = body.headers.counts.array()
         chosen = _ranges(np.cumsum(counts) - counts, counts, rows)
         self._header_counts.append(counts[rows])
-        self._header_names.add(body.headers.names, chosen)
+        self._bytes += self._header_names.add(body.headers.names, chosen)
         self._bytes += self._header_values.add(body.headers.values, chosen)
+        self._bytes += len(chosen) * _MOST_HEADER_BYTES
 
     def encode(self) -> EncodedBatch:
         span = self.next_offset - self.base_offset

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Self
 
 from commitlog import files, retention
@@ -16,6 +18,7 @@ from commitlog.errors import (
     ClosedError,
     CommitLogError,
     ConfigError,
+    CorruptionError,
     DiskFullError,
     ForkedError,
     OffsetOutOfRangeError,
@@ -54,9 +57,9 @@ class Partition(PartitionWriter):
         super().__init__(path, name, config, cache, page, found)
         self._log_config = log_config
         self._clean_offset = found.clean_offset
-        self._truncations = 0
         self._compaction_lock: threading.Lock | ProcessLock = threading.Lock()
         self._compaction_cancelled = threading.Event()
+        self._compaction_ended = False
         self._compaction_error: str | None = None
 
     @classmethod
@@ -147,7 +150,7 @@ class Partition(PartitionWriter):
         page, segments = self._page, self._segments.segments
         self._durable_offset = min(self._durable_offset, offset)
         self._clean_offset = min(self._clean_offset, offset)
-        self._truncations += 1
+        page.count_truncation()
         page.begin_change()
         page.publish_clean(self._clean_offset)
         page.publish_durable(self._durable_offset)
@@ -201,10 +204,8 @@ class Partition(PartitionWriter):
         return self._compaction_error
 
     def cleanable(self, now: int) -> Cleanable:
-        """Tell what a pass could clean at `now`, in milliseconds since the epoch."""
-        segments = self._segments.segments
-        limit = min(self.high_watermark, self.durable_offset)
-        return cleanable(segments, self._clean_offset, limit, self.config, now)
+        """Tell what a pass could clean at `now`, in milliseconds since the epoch; it syncs it first."""
+        return cleanable(self._segments.segments, self._clean_offset, self.high_watermark, self.config, now)
 
     def compact(self, now: int | None = None) -> CompactionReport:
         """Keep only the latest record of each key, below the active segment and as far as the map has room.
@@ -216,29 +217,41 @@ class Partition(PartitionWriter):
         with self._compaction_lock:
             self._compaction_cancelled.clear()
             self._check_open()
+            if self._compaction_ended:
+                raise ClosedError(self.name)
             self.sync()  # a pass puts durable files in place, so what they are made of must be durable
             try:
                 report = self._compact(now_ms() if now is None else now)
             except BaseException as error:
-                self._compaction_error = f"{type(error).__name__}: {error}"
+                self.set_aside(error)
+                if isinstance(error, OSError) and files.is_full(error):
+                    raise DiskFullError(self.path, error.strerror) from error
                 raise
             self._compaction_error = None
             return report
 
     def _compact(self, now: int) -> CompactionReport:
+        try:
+            return self._run_pass(now)
+        except FileNotFoundError as problem:
+            self._check_not_lost(problem.filename)
+        return CompactionReport(self.name, self._clean_offset, self._clean_offset, stopped_by="changed")
+
+    def _run_pass(self, now: int) -> CompactionReport:
         began = time.perf_counter()
-        work, truncations = self.cleanable(now), self._truncations
+        with self._sync_lock:  # not in the middle of a truncation
+            truncations, limit = self._page.truncations, min(self.high_watermark, self._durable_offset)
+            work = cleanable(self._segments.segments, self._clean_offset, limit, self.config, now)
         if not work.segments:
             stopped = "nothing to clean"
             return CompactionReport(self.name, self._clean_offset, self._clean_offset, stopped_by=stopped)
         settings = self._log_config
         pace = Pace(settings.cleaner_io_max_bytes_per_second, self._compaction_cancelled)
-        run = Pass(
-            work, self._start_offset, self.config, settings.cleaner_dedupe_buffer_bytes, now, pace, self._swap
-        )
+        swap, buffer_bytes = partial(self._swap, truncations), settings.cleaner_dedupe_buffer_bytes
+        run = Pass(work, self._start_offset, self.config, buffer_bytes, now, pace, swap)
         stopped_by = run.run()
         with self._sync_lock:
-            if self._truncations != truncations:
+            if self._page.truncations != truncations:
                 stopped_by = "changed"
             elif run.end > self._clean_offset and self._refusal is None:
                 self._clean_offset = run.end
@@ -260,21 +273,27 @@ class Partition(PartitionWriter):
             stopped_by=stopped_by,
         )
 
-    def _swap(self, cleaned: CleanedFile, group: Sequence[Segment]) -> None:
+    def _check_not_lost(self, path: str) -> None:
+        with self._sync_lock:
+            if path in [one.path for one in self._segments.segments] and not os.path.exists(path):
+                raise CorruptionError(path, 0, "the file is missing") from None
+
+    def _swap(self, truncations: int, cleaned: CleanedFile, group: Sequence[Segment]) -> None:
         """Put a cleaned file in the place of the segments it was made of, if they are all still there.
 
-        Trims, truncations and syncs wait; appends go on, and a roll leaves the generation odd.
+        Nor may later records, for which some were left out, have been truncated since. Trims, truncations and
+        syncs wait; appends go on, and a roll leaves the generation odd.
         """
         with self._sync_lock:
             self._check_writable()
-            if not {*map(id, group)} <= {*map(id, self._segments.segments)}:
+            if self._page.truncations != truncations or not self._are_all_there(group):
                 raise ChangedError
             try:
                 with self._changing():
                     segment = swap_in(cleaned, group, self._retire)
                     with self._lock:
                         segments = self._segments.segments
-                        first = segments.index(group[0])
+                        first = self._segments.find(segment.base_offset)
                         self._publish_layout((*segments[:first], segment, *segments[first + len(group) :]))
             except BaseException as error:
                 self._fail(str(error) or type(error).__name__)
@@ -282,9 +301,22 @@ class Partition(PartitionWriter):
                     self._look_again()
                 raise
 
+    def _are_all_there(self, group: Sequence[Segment]) -> bool:
+        there = {(one.base_offset, one.inode) for one in self._segments.segments}
+        return all((one.base_offset, one.inode) in there for one in group)
+
     def cancel_compaction(self) -> None:
         """End a pass that is under way, as soon as it comes by; what it has put in place stays."""
         self._compaction_cancelled.set()
+
+    def end_compaction(self) -> None:
+        """Cancel a pass that is under way, and let no other begin: the log is closing."""
+        self._compaction_ended = True
+        self.cancel_compaction()
+
+    def set_aside(self, error: BaseException) -> None:
+        """Remember why this partition cannot be compacted; the cleaner then leaves it alone."""
+        self._compaction_error = f"{type(error).__name__}: {error}"
 
     # --- housekeeping
 
@@ -341,7 +373,7 @@ class Partition(PartitionWriter):
         if self._closed:
             return
         self._closed = True
-        self.cancel_compaction()
+        self.end_compaction()
         with self._compaction_lock:
             self._close()
 

@@ -25,7 +25,7 @@ SIZE_BYTES = 4096
 NOT_REPLICATED = -1
 
 _MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _BASE, _CLEAN = range(9)
-_HELD, _HELD_NEXT, _GONE = 9, 10, 11  # where several processes write
+_TRUNCATIONS, _HELD, _HELD_NEXT, _GONE = 9, 10, 11, 12
 _SLOTS = (512, 1024)  # in sectors of their own
 _SLOT = Struct("<7q")  # sequence, and the fields of a checkpoint
 _CHECKSUM = Struct("<Q")
@@ -161,6 +161,15 @@ class StatePage:
         """Remember up to where compaction came."""
         self._words[_CLEAN] = clean_offset
         self._keep_checkpoint()
+
+    def count_truncation(self) -> None:
+        """Tell that records are about to be removed from the back."""
+        self._words[_TRUNCATIONS] += 1
+
+    @property
+    def truncations(self) -> int:
+        """Grows whenever records are removed from the back."""
+        return self._words[_TRUNCATIONS]
 
     # --- several writers
 

@@ -42,12 +42,19 @@ class CleanedFile:
         for leftover in paths:
             files.remove(leftover)
         limit = config.segment_index_bytes
-        builder = IndexBuilder(
-            OffsetIndex.open_writable(paths[1], limit),
-            TimeIndex.open_writable(paths[2], limit),
-            config.index_interval_bytes,
-        )
-        return cls(path, os.open(paths[0], os.O_RDWR | os.O_CREAT, 0o644), builder)
+        fd = os.open(paths[0], os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            builder = IndexBuilder(
+                OffsetIndex.open_writable(paths[1], limit),
+                TimeIndex.open_writable(paths[2], limit),
+                config.index_interval_bytes,
+            )
+        except BaseException:
+            os.close(fd)
+            for unfinished in paths:
+                files.remove(unfinished)
+            raise
+        return cls(path, fd, builder)
 
     def write(self, pieces: Sequence[Buffer], size: int, base_offset: int, max_timestamp: int) -> None:
         """Add a batch."""

@@ -29,13 +29,14 @@ STEPS = [
 
 
 def filled(log: commitlog.CommitLog) -> Partition:
-    """A partition of several segments, all of them sealed but for an empty one."""
+    """A partition of several segments, all sealed but for an empty one, that a pass will make one of."""
     partition: Partition = log.create_topic("t", config=CONFIG).partition(0)
     for number in range(END):
         value = None if number % 17 == 5 else b"%d" % number * (1 + number % 9)
         partition.append(value, key=b"k%d" % (number % KEYS), timestamp=1_000 + number)
     partition.roll()
     assert len(partition.segments) > 4
+    log.topic("t").alter_config(segment_bytes=1 << 20)
     return partition
 
 

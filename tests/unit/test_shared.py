@@ -85,9 +85,8 @@ def test_a_writer_goes_on_after_another_rolled_trimmed_or_truncated(
 
 
 def test_one_writer_compacts_while_the_other_appends(logs: tuple[CommitLog, CommitLog]) -> None:
-    logs[0].create_topic(
-        "t", config={**CONFIG, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 1.0}
-    )
+    config = {**CONFIG, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 1.0}
+    logs[0].create_topic("t", config=config)
     one, other = (log.topic("t").partition(0) for log in logs)
     for number in range(300):
         (one, other)[number % 2].append(b"%d" % number, key=b"k%d" % (number % 7))
@@ -95,9 +94,8 @@ def test_one_writer_compacts_while_the_other_appends(logs: tuple[CommitLog, Comm
             one.roll()
             (other, one)[number % 2].compact()
     assert len(contents(one)) < 100
-    assert (
-        dict(one.latest()) == dict(other.latest()) == {b"k%d" % (n % 7): b"%d" % n for n in range(293, 300)}
-    )
+    expected = {b"k%d" % (number % 7): b"%d" % number for number in range(293, 300)}
+    assert dict(one.latest()) == dict(other.latest()) == expected
     assert one.verify().ok
 
 
