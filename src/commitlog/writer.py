@@ -311,6 +311,8 @@ class PartitionWriter(PartitionReader):
         self._names_synced = names
         self._durable_offset = end
         self._page.publish_durable(end)
+        if sealed:  # or damage to them would look, after a power cut, like a torn tail
+            self._sync_page()
 
     def _sync_page(self) -> None:
         with self._ended_by_failure():
