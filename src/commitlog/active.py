@@ -14,11 +14,17 @@ from itertools import pairwise
 from commitlog import files
 from commitlog.config import TopicConfig
 from commitlog.encode import Rules
-from commitlog.errors import CommitLogError, DiskFullError, PartitionFailedError
+from commitlog.errors import (
+    CommitLogError,
+    DiskFullError,
+    OffsetOutOfRangeError,
+    PartitionFailedError,
+)
 from commitlog.handles import HandleCache
 from commitlog.lock import ProcessLock
+from commitlog.producers import SILENT_MS, Producers, remove_snapshots, restored, snapshots
 from commitlog.reader import Layout, PartitionReader
-from commitlog.recovery import Recovered, RecoveryReport
+from commitlog.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.segment import Segment
 from commitlog.segment_writer import SegmentWriter, sync_sealed
 from commitlog.state import StatePage
@@ -57,6 +63,9 @@ class ActivePartition(PartitionReader):
         self._replacing = False  # whether files are being replaced without `_lock`
         self._name_changes, self._names_synced = 1, 0  # the directory needs a sync while they differ
         self._trash = Trash()
+        self._producers = Producers()
+        if found.has_producers:
+            self._restore_producers()
         self._writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
         self.configure(config)
 
@@ -169,6 +178,8 @@ class ActivePartition(PartitionReader):
         self._names_synced = names
         self._durable_offset = end
         self._page.publish_durable(end)
+        if sealed:  # or damage to them would look, after a power cut, like a torn tail
+            self._sync_page()
 
     def _sync_page(self) -> None:
         with self._ended_by_failure():
@@ -193,6 +204,50 @@ class ActivePartition(PartitionReader):
         self._failure = cause
         self._refusal = lambda: PartitionFailedError(self.name, cause)
         self._notify()
+
+    def _retire(self, segment: Segment) -> None:
+        self._cache.forget(segment)
+        self._trash.take(segment, time.monotonic() + self.config.file_delete_delay_ms / 1000)
+
+    @contextlib.contextmanager
+    def _stopped(self) -> Iterator[None]:
+        """Hold off appends and syncs while files are replaced; an error half-way ends the partition."""
+        with self._sync_lock, self._lock:
+            self._check_writable()
+            try:
+                yield
+            except (OffsetOutOfRangeError, DiskFullError):  # nothing has moved
+                raise
+            except BaseException as error:
+                self._fail(str(error) or type(error).__name__)
+                self._look_again()
+                raise
+
+    def _look_again(self) -> None:
+        """After a failure half-way: let readers see what the files hold now."""
+        with contextlib.suppress(OSError, CommitLogError):
+            recovery = Recovery(self.path, self.name, self._page.checkpoint, self.config, self._cache)
+            found = recovery.run(clean=False, mode="cut", read_only=True)
+            self._next_offset = found.next_offset
+            self._publish_layout(found.segments)
+        self._end_change()
+
+    # --- producers
+
+    def _restore_producers(self) -> None:
+        self._producers = restored(self.path, self._segments.segments, self._next_offset, now_ms())
+        if len(self._producers):
+            self._page.publish_producers()
+
+    def _save_producers(self) -> None:
+        """Write a snapshot, so that the batches before it need not be read again; one older is kept."""
+        if len(self._producers) == 0:
+            return
+        self._producers.next_offset = self._next_offset
+        self._producers.forget_before(now_ms() - SILENT_MS)
+        with contextlib.suppress(OSError):  # it only saves time
+            self._producers.save(self.path)
+            remove_snapshots(snapshots(self.path)[:-2])
 
     # --- rolling
 
@@ -221,6 +276,7 @@ class ActivePartition(PartitionReader):
             self._name_changes += 1
             self._writer = new
             self._publish_layout((*self._segments.segments, new.segment))
+        self._save_producers()
         return new
 
     @contextlib.contextmanager

@@ -62,14 +62,23 @@ NO_STRINGS = BytesColumn(_ZEROS, ALL_NULL, b"", b"")
 class EncodedBatch:
     """A batch complete but for its stamp, with its checksum already taken."""
 
-    __slots__ = ("crc", "max_timestamp", "parts", "size", "span")
+    __slots__ = ("crc", "max_timestamp", "parts", "producer", "size", "span")
 
-    def __init__(self, crc: int, parts: tuple[Buffer, ...], size: int, span: int, max_timestamp: int) -> None:
+    def __init__(
+        self,
+        crc: int,
+        parts: tuple[Buffer, ...],
+        size: int,
+        span: int,
+        max_timestamp: int,
+        producer: tuple[int, int, int] = NO_PRODUCER,
+    ) -> None:
         self.crc = crc
         self.parts = parts
         self.size = size
         self.span = span  # how many offsets the batch takes
         self.max_timestamp = max_timestamp
+        self.producer = producer  # producer_id, producer_epoch, base_sequence
 
     def stamped(self, base_offset: int, leader_epoch: int) -> tuple[Buffer, ...]:
         """Return the bytes to write, in pieces."""
@@ -155,6 +164,7 @@ def encode(
     timestamps: Iterable[int] | None,
     rules: Rules,
     now_ms: int,
+    producer: tuple[int, int, int] = NO_PRODUCER,
 ) -> tuple[EncodedBatch, ...]:
     """Check records and encode them into one batch; none, if there are no records."""
     values = _listed(values)
@@ -177,7 +187,7 @@ def encode(
     )
     rules.check_keys(columns.keys, count)
     rules.check_sizes(columns, count)
-    return (assemble(columns, count, times, rules.flags),)
+    return (assemble(columns, count, times, rules.flags, producer=producer),)
 
 
 def _listed(items: Iterable[Item]) -> Sequence[Item]:
@@ -222,7 +232,7 @@ def assemble(
     crc = 0
     for part in parts:
         crc = crc32c(part, crc)
-    return EncodedBatch(crc, parts, size, span, high)
+    return EncodedBatch(crc, parts, size, span, high, producer)
 
 
 def _lay_out(columns: Columns) -> list[Buffer]:

@@ -111,6 +111,24 @@ class PartitionFailedError(CommitLogError):
     template = "{0} stopped taking appends after a disk error ({1}); close the log and open it again"
 
 
+class OutOfOrderSequenceError(CommitLogError):
+    """Batches of a producer are missing before this one.
+
+    ``OutOfOrderSequenceError(partition, producer_id, sequence, expected)``
+    """
+
+    template = "{0}: producer {1} sends sequence {2}, but {3} is the next"
+
+
+class ProducerFencedError(CommitLogError):
+    """Another producer has taken over under the same id.
+
+    ``ProducerFencedError(partition, producer_id, epoch, current_epoch)``
+    """
+
+    template = "{0}: producer {1} has epoch {2}, but epoch {3} has written since"
+
+
 # --- the disk and what is on it ------------------------------------------------------------------
 
 

@@ -166,6 +166,15 @@ def write_whole(path: str, contents: bytes, temporary: str) -> None:
     sync_directory(os.path.dirname(path))
 
 
+def write_unsynced(path: str, contents: bytes) -> None:
+    """Write a small file that may be lost, and that can tell when it is not whole."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        write_at(fd, [contents], len(contents), 0)
+    finally:
+        os.close(fd)
+
+
 def copy_start(source: str, fd: int, size: int) -> None:
     """Write the first `size` bytes of the file `source` to another."""
     reading = os.open(source, os.O_RDONLY)

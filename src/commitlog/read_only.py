@@ -128,6 +128,11 @@ class ReadOnlyPartition(PartitionReader):
         page = self._follow()
         return self._known.generation if page is None and self._known else page.generation if page else 0
 
+    def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
+        if self._follow() is None:  # a change that a killed writer began nobody ends
+            deadline = time.monotonic()
+        return super()._wait_for_change(layout, problem, deadline)
+
     @property
     def start_offset(self) -> int:
         """The first offset that may be read."""

@@ -18,7 +18,7 @@ from commitlog.config import RecoveryMode, TopicConfig
 from commitlog.errors import CorruptionError, TornTailError
 from commitlog.format import SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
 from commitlog.handles import HandleCache
-from commitlog.index import OffsetIndex, TimeIndex
+from commitlog.index import OffsetIndex, TimeIndex, sealed_end
 from commitlog.repair import Salvage, fill_hole, salvage_segment
 from commitlog.segment import (
     DELETED_SUFFIX,
@@ -59,6 +59,7 @@ class Recovered:
     next_offset: int
     durable_offset: int
     clean_offset: int
+    has_producers: bool
     indexes_trusted: bool
     report: RecoveryReport
 
@@ -165,6 +166,7 @@ class Recovery:
             segments, start, next_offset,
             durable_offset=max(durable, start),
             clean_offset=min(known.clean_offset if known else 0, next_offset),
+            has_producers=bool(known is None or known.has_producers),
             indexes_trusted=trusted,
             report=self._report(trusted),
         )  # fmt: skip
@@ -330,8 +332,10 @@ class Recovery:
         """Give sealed segments the indexes they lack; those that may not be synced are checked too."""
         names = set(os.listdir(self._directory))
         for segment, after in pairwise(segments):
-            missing = [path for path in companions(segment.path) if os.path.basename(path) not in names]
-            if missing or not (trusted or after.base_offset < durable):
+            paths, size = companions(segment.path), segment.size_bytes
+            missing = [path for path in paths if os.path.basename(path) not in names]
+            torn = not trusted and any(sealed_end(path, size) is None for path in paths)
+            if missing or torn or not (trusted or after.base_offset < durable):
                 builder = open_builder(segment, self._config, trust_indexes=False)
                 builder.finish(segment.size_bytes, after.base_offset)
                 self._rebuilt += len(missing)

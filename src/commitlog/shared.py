@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 from commitlog import files
-from commitlog.active import unsynced
+from commitlog.active import now_ms, unsynced
 from commitlog.compaction import Cleanable, CompactionReport
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import UnknownTopicError
@@ -50,6 +50,7 @@ class SharedPartition(Partition):
     ) -> None:
         self._view = ReadOnlyPartition(path, name, config, cache, lambda: True, lambda: False)
         self._holds = False
+        self._truncations_seen = page.truncations
         super().__init__(path, name, config, log_config, cache, page, found)
         self._compaction_lock = self._lock_on(_COMPACTION)
         self._members: files.Descriptor | None = None
@@ -94,6 +95,7 @@ class SharedPartition(Partition):
         page = self._page
         if self._refusal is not None:  # it changes nothing any more
             return
+        self._producers.next_offset = self._next_offset
         if page.gone and not self._closed:
             raise UnknownTopicError(self.name)
         died = page.left_by_the_dead is not None or page.generation % 2 == 1
@@ -103,8 +105,17 @@ class SharedPartition(Partition):
             self._writer.catch_up(page.end_position)
         self._next_offset = page.next_offset
         self._look_at_the_page()
+        self._learn_of_producers()
         page.hold()
         self._holds = True
+
+    def _learn_of_producers(self) -> None:
+        page, known = self._page, self._producers
+        if page.truncations != self._truncations_seen:
+            self._truncations_seen = page.truncations
+            self._restore_producers()
+        elif page.has_producers and known.next_offset < self._next_offset:
+            known.read(self._segments.segments, self._next_offset, now_ms())
 
     def _look_at_the_page(self) -> None:
         page = self._page
@@ -208,7 +219,7 @@ def _found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: 
     segments[-1].size_bytes = page.end_position
     return Recovered(
         segments, page.start_offset, page.next_offset, page.durable_offset, page.clean_offset,
-        indexes_trusted=False, report=RecoveryReport(name, clean=True),
+        page.has_producers, indexes_trusted=False, report=RecoveryReport(name, clean=True),
     )  # fmt: skip
 
 

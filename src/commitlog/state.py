@@ -25,15 +25,15 @@ SIZE_BYTES = 4096
 NOT_REPLICATED = -1
 
 _MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _BASE, _CLEAN = range(9)
-_TRUNCATIONS, _HELD, _HELD_NEXT, _GONE = 9, 10, 11, 12
+_PRODUCERS, _TRUNCATIONS, _HELD, _HELD_NEXT, _GONE = 9, 10, 11, 12, 13
 _SLOTS = (512, 1024)  # in sectors of their own
-_SLOT = Struct("<7q")  # sequence, and the fields of a checkpoint
+_SLOT = Struct("<8q")  # sequence, and the fields of a checkpoint
 _CHECKSUM = Struct("<Q")
 _NEVER = 1 << 62  # no sequence comes so far: a bit has rotted
 
 
 class Checkpoint(NamedTuple):
-    """Where a partition stood. After a crash, only start_, durable_ and clean_offset are of use."""
+    """Where a partition stood. After a crash, base_offset, end_position and next_offset are of no use."""
 
     start_offset: int
     durable_offset: int
@@ -41,6 +41,7 @@ class Checkpoint(NamedTuple):
     end_position: int
     next_offset: int
     clean_offset: int
+    has_producers: int
 
 
 class StatePage:
@@ -91,22 +92,22 @@ class StatePage:
                 found.append((sequence, Checkpoint(*fields)))
         return found
 
-    def _keep_checkpoint(self) -> None:
-        """Write where the partition stands over the older slot."""
+    def keep(self) -> None:
+        """Write where the partition stands over the older checkpoint."""
         words = self._words
         others = [words[slot // 8] for slot in _SLOTS]  # another process may have kept one since
         self._sequence = max(self._sequence, *(one for one in others if one < _NEVER), 0) + 1
         slot = _SLOTS[self._sequence % 2]
         raw = _SLOT.pack(
             self._sequence, words[_START], words[_DURABLE],
-            words[_BASE], words[_END_POSITION], words[_NEXT], words[_CLEAN],
+            words[_BASE], words[_END_POSITION], words[_NEXT], words[_CLEAN], words[_PRODUCERS],
         )  # fmt: skip
         self._map[slot : slot + _SLOT.size + _CHECKSUM.size] = raw + _CHECKSUM.pack(_checksum(raw))
 
     def sync(self) -> None:
         """Make the page durable, in both slots: whichever is lost, what was told here stands in the other."""
-        self._keep_checkpoint()
-        self._keep_checkpoint()
+        self.keep()
+        self.keep()
         files.sync_map(self._map)
 
     def close(self) -> None:
@@ -155,12 +156,20 @@ class StatePage:
     def publish_durable(self, durable_offset: int) -> None:
         """Remember the recovery point. Only ever after a sync has returned."""
         self._words[_DURABLE] = durable_offset
-        self._keep_checkpoint()
+        self.keep()
 
     def publish_clean(self, clean_offset: int) -> None:
-        """Remember up to where compaction came."""
+        """Tell up to where compaction came; keep() remembers it."""
         self._words[_CLEAN] = clean_offset
-        self._keep_checkpoint()
+
+    def publish_producers(self) -> None:
+        """Tell that batches name their producer: they are looked at for it only then. keep() remembers it."""
+        self._words[_PRODUCERS] = 1
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether any batch names its producer."""
+        return bool(self._words[_PRODUCERS])
 
     def count_truncation(self) -> None:
         """Tell that records are about to be removed from the back."""

@@ -172,10 +172,10 @@ def _encoded(
 ) -> tuple[EncodedBatch, ...]:
     """Encode some rows of a batch; an error names the row as the caller knows it."""
     if rows is None:
-        return target.encode(columns[0] or [], *columns[1:])
-    values, *others = [None if column is None else _pick(column, rows) for column in columns]
+        return target.encode(columns[0] or [], columns[1], columns[2], columns[3])
+    picked = [None if column is None else _pick(column, rows) for column in columns]
     try:
-        return target.encode(values or [], *others)
+        return target.encode(picked[0] or [], picked[1], picked[2], picked[3])
     except (InvalidRecordError, RecordTooLargeError) as error:
         raise type(error)(rows[error.args[0]], *error.args[1:]) from None
 

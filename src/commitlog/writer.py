@@ -13,7 +13,7 @@ from commitlog.active import ActivePartition, now_ms
 from commitlog.columns import Buffer
 from commitlog.encode import EncodedBatch, encode, totals
 from commitlog.errors import BatchTooLargeError, DiskFullError
-from commitlog.format import STAMP, fold
+from commitlog.format import NO_PRODUCER, STAMP, fold
 from commitlog.ones import encode_one
 from commitlog.record import Headers
 from commitlog.segment_writer import SegmentWriter
@@ -104,10 +104,15 @@ class PartitionWriter(ActivePartition):
         keys: Iterable[Buffer | None] | None = None,
         headers: Iterable[Headers] | None = None,
         timestamps: Iterable[int] | None = None,
+        producer: tuple[int, int, int] = NO_PRODUCER,
         sync: bool = False,
     ) -> range:
-        """Append records as one batch, all or nothing, and return their offsets."""
-        return self.append_encoded(self.encode(values, keys, headers, timestamps), sync=sync)
+        """Append records as one batch, all or nothing, and return their offsets.
+
+        `producer` is (producer_id, producer_epoch, sequence of the first record). A batch that its producer
+        appends again is not appended again, but answered with the offsets it has.
+        """
+        return self.append_encoded(self.encode(values, keys, headers, timestamps, producer), sync=sync)
 
     def append_arrow(self, data: pa.RecordBatch | pa.Table, *, sync: bool = False) -> range:
         """Append the columns value, key, timestamp and headers of Arrow data (all but value optional).
@@ -124,9 +129,10 @@ class PartitionWriter(ActivePartition):
         keys: Iterable[Buffer | None] | None = None,
         headers: Iterable[Headers] | None = None,
         timestamps: Iterable[int] | None = None,
+        producer: tuple[int, int, int] = NO_PRODUCER,
     ) -> tuple[EncodedBatch, ...]:
         """Check records and encode them as one batch (none, if there are none): what needs no lock."""
-        batches = encode(values, keys, headers, timestamps, self._rules, now_ms())
+        batches = encode(values, keys, headers, timestamps, self._rules, now_ms(), producer)
         self._check_fits(sum(batch.size for batch in batches))
         return batches
 
@@ -135,12 +141,29 @@ class PartitionWriter(ActivePartition):
             raise BatchTooLargeError(size, self.config.segment_bytes)
 
     def append_encoded(self, batches: tuple[EncodedBatch, ...], *, sync: bool = False) -> range:
-        """Append encoded batches, all or nothing, and return their offsets."""
+        """Append encoded batches, all or nothing, and return their offsets.
+
+        A batch of a producer comes alone.
+        """
+        numbered = bool(batches) and batches[0].producer != NO_PRODUCER
         with self._lock:
-            first = self._append_locked(batches)
-            end = self._next_offset
+            first = self._append_numbered(batches[0]) if numbered else self._append_locked(batches)
+            end = first + batches[0].span if numbered else self._next_offset
         self._after_append(end, sync)
         return range(first, end)
+
+    def _append_numbered(self, batch: EncodedBatch) -> int:
+        """Append a batch of a producer, unless it is here already."""
+        self._check_writable()
+        found = self._producers.find(batch.producer, batch.span, self.name)
+        if found is not None:
+            return found
+        if not self._page.has_producers:
+            self._page.publish_producers()
+            self._page.keep()
+        offset = self._append_locked((batch,))
+        self._producers.note(batch.producer, batch.span, offset, now_ms())
+        return offset
 
     def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
         """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""

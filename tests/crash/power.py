@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import commitlog
-from commitlog import CommitLog, Partition, Record
+from commitlog import CommitLog, CorruptionError, LogConfig, Partition, Record, Segment
+from commitlog.config import RecoveryMode
 
 from .disk import FakeDisk, Image, write_image
 
@@ -25,14 +26,15 @@ class Promise:
     """What a log must hold, and what it may hold, if the power goes now.
 
     `timeline` is every record that can be in partition 0 of TOPIC, the one in flight included: the log is
-    some prefix of it, `durable` records or more, from an offset in [start, start_asked] on. Other partitions
-    hold one record if they are in `marked`.
+    some prefix of it, `durable` records or more, from an offset in [start, start_asked] on; those at the
+    offsets in `hurt` may be missing. Other partitions hold one record if they are in `marked`.
     """
 
     timeline: tuple[bytes, ...] = ()
     durable: int = 0
     start: int = 0
     start_asked: int = 0
+    hurt: frozenset[int] = frozenset()  # somebody damaged the files that hold these
     topics: Counts = field(default_factory=dict)  # must be there
     topics_asked: Counts = field(default_factory=dict)  # may be there
     marked: frozenset[tuple[str, int]] = frozenset()
@@ -59,8 +61,8 @@ class Writer:
 
     # --- the log and its topics
 
-    def open(self) -> None:
-        self.log = commitlog.open(self._path)
+    def open(self, recovery_mode: RecoveryMode = "cut") -> None:
+        self.log = commitlog.open(self._path, config=LogConfig(recovery_mode=recovery_mode))
         if TOPIC in self.promise.topics:
             self.partition = self.log.topic(TOPIC).partition(0)
 
@@ -134,6 +136,54 @@ class Writer:
     def truncated(self, offset: int) -> None:
         """What comes after is gone, and must not come back."""
         self._promise(timeline=self.promise.timeline[:offset])
+
+    # --- damage, which is on the disk at once
+
+    def rot(self, offset: int) -> None:
+        """Flip a bit in the batch of a record; its segment must be synced."""
+        segment, position, lost, _ = self._find(offset)
+        self._hurt(lost)
+        with open(segment, "r+b", buffering=0) as file:
+            file.seek(position + 70)
+            os.pwrite(file.fileno(), bytes([file.read(1)[0] ^ 1]), position + 70)
+            os.fsync(file.fileno())
+
+    def lose_segment(self, offset: int) -> None:
+        """Delete the segment of a record; the directory must be synced."""
+        segment, _, _, lost = self._find(offset)
+        self._hurt(lost)
+        os.unlink(segment)
+        directory = os.open(segment.parent, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+
+    def note_lost(self) -> None:
+        """What was not synced, a salvage may leave out."""
+        partition, promise = self._open, self.promise
+        for offset in range(partition.start_offset, partition.next_offset):
+            try:
+                found = partition.get(offset) is not None
+            except CorruptionError:  # left to a repair
+                continue
+            if not found and offset not in promise.hurt:
+                assert offset >= promise.durable
+                self._hurt(range(offset, offset + 1))
+
+    def repair(self) -> None:
+        self._open.repair()
+
+    def _find(self, offset: int) -> tuple[Path, int, range, range]:
+        """Return segment, position and offsets of the batch of a record, and the offsets of the segment."""
+        for path in sorted((self._path / f"{TOPIC}-0").glob("*.log")):
+            headers = list(Segment.open(path).headers())
+            for position, one in headers:
+                if one.base_offset <= offset < one.next_offset:
+                    whole = range(headers[0][1].base_offset, headers[-1][1].next_offset)
+                    return path, position, range(one.base_offset, one.next_offset), whole
+        raise AssertionError(f"no batch holds offset {offset}")
+
+    def _hurt(self, offsets: range) -> None:
+        self._promise(hurt=self.promise.hurt.union(offsets))
 
     @property
     def _open(self) -> Partition:
@@ -244,11 +294,13 @@ def check(moment: Moment, root: Path, log: str = "log") -> None:
     write_image(moment.image, root)
     path, promise = root / log, moment.promise
     seen = _seen_by_a_reader(path)
-    with commitlog.open(path) as opened:
+    with _opened(path, promise) as opened:
         _check_topics(opened, promise)
         if TOPIC not in opened.topics():
             return
         partition = opened.topic(TOPIC).partition(0)
+        if promise.hurt and not partition.verify().ok:
+            partition.repair()
         records = list(partition.records())
         assert seen is None or seen == (partition.start_offset, partition.next_offset, records), (
             "a reader sees what the writer will find"
@@ -266,14 +318,22 @@ def check(moment: Moment, root: Path, log: str = "log") -> None:
         assert partition.verify().damage == ()
 
 
+def _opened(path: Path, promise: Promise) -> CommitLog:
+    try:
+        return commitlog.open(path)
+    except CorruptionError:
+        assert promise.hurt, "a power cut is no damage"
+        return commitlog.open(path, config=LogConfig(recovery_mode="salvage"))
+
+
 def _seen_by_a_reader(path: Path) -> tuple[int, int, list[Record]] | None:
-    """What a reader sees of a log that no writer has recovered."""
+    """What a reader sees of a log that no writer has recovered; None if it sees no log, or damage."""
     try:
         with commitlog.open(path, mode="r") as opened:
             partition = opened.topic(TOPIC).partition(0)
             return partition.start_offset, partition.next_offset, list(partition.records())
-    except (commitlog.NotALogError, commitlog.UnknownTopicError):
-        return None
+    except (commitlog.NotALogError, commitlog.UnknownTopicError, CorruptionError):
+        return None  # damage that is none, the writer meets too
 
 
 def _check_topics(opened: CommitLog, promise: Promise) -> None:
@@ -295,11 +355,15 @@ def _check_records(partition: Partition, promise: Promise, records: list[Record]
     start, end, timeline = partition.start_offset, partition.next_offset, promise.timeline
     assert promise.durable <= end <= len(timeline), "what was promised is there, and nothing else"
     assert start <= partition.durable_offset <= end
-    assert start <= promise.start_asked
+    assert promise.hurt.issuperset(range(promise.start_asked, start))
     assert start >= promise.start or end < promise.start, "what was trimmed stays away"
-    assert [record.offset for record in records] == list(range(start, end))
-    assert [record.value for record in records] == list(timeline[start:end])
-    times = [timestamp_of(value) for value in timeline[start:end]]
+    offsets = [record.offset for record in records]
+    assert offsets == sorted(set(offsets)), "nothing is served twice"
+    may_lack = promise.hurt.union(range(promise.durable, end) if promise.hurt else ())
+    assert set(range(start, end)) - set(offsets) <= may_lack, "nothing sound is missing"
+    assert set(offsets) <= set(range(start, end))
+    assert [record.value for record in records] == [timeline[offset] for offset in offsets]
+    times = [timestamp_of(record.value) for record in records]
     for timestamp in {*times, *(time + 5 for time in times)}:
-        late = next((start + number for number, time in enumerate(times) if time >= timestamp), None)
+        late = next((offset for offset, time in zip(offsets, times, strict=True) if time >= timestamp), None)
         assert partition.offset_for_timestamp(timestamp) == late

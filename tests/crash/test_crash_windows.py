@@ -21,6 +21,7 @@ from .logs import (
     flipped,
     mode,
     open_partition,
+    overwrite,
     segment_files,
     value_of,
     values,
@@ -405,3 +406,17 @@ def test_kill_in_a_salvage(live: Path, left: Path) -> None:
         partition = open_partition(log)
         assert [one.value for one in partition.records()] == values(0, bad.base_offset)
         assert partition.append(value_of(20)) == 20
+
+
+def test_kill_before_the_indexes_of_a_salvaged_segment_are_sealed(live: Path, left: Path) -> None:
+    with commitlog.open(live) as log:
+        filled(log)
+    segment_files(live)[1].unlink()
+    (live / MARKER).unlink()
+    with commitlog.open(live, config=mode("salvage")) as log:
+        crash(log, left)
+    filler = segment_files(left)[1]
+    for suffix in (".index", ".timeindex"):
+        overwrite(filler.with_suffix(suffix), 0, bytes(24))
+    with commitlog.open(left) as log:
+        assert open_partition(log).verify().ok

@@ -12,6 +12,7 @@ import pytest
 
 import commitlog
 from commitlog import CorruptionError, Partition
+from commitlog.state import StatePage
 
 from .logs import (
     MARKER,
@@ -285,6 +286,18 @@ def check_others(partition: Partition, after: int) -> None:
         else:
             assert record is not None
             assert record.value == value_of(offset)
+
+
+def test_a_reader_does_not_wait_for_a_change_that_a_killed_writer_began(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = hurt(closed, 1, flipped(70, 3))
+    page = StatePage.create(str(path / "t-0"))
+    page.begin_change()
+    page.close()
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
+    with commitlog.open(path, mode="r") as log, pytest.raises(CorruptionError):
+        list(open_partition(log).records())
 
 
 def test_verify_lists_a_flipped_bit_and_repair_keeps_everything_else(closed: Path) -> None:

@@ -154,6 +154,108 @@ def preallocated(writer: Writer) -> None:
     writer.append(3)
 
 
+def restart(writer: Writer) -> None:
+    """Make the recovery point durable: damage above it is a torn tail to the next open."""
+    writer.close()
+    writer.open()
+
+
+def repairs(writer: Writer) -> None:
+    writer.append(20)
+    restart(writer)
+    writer.rot(5)
+    writer.rot(19)
+    writer.append(2)
+    writer.repair()
+    writer.append(3)
+    writer.append(1, sync=True)
+    writer.kill()
+    writer.open()
+    restart(writer)
+    writer.rot(23)
+    writer.append(2)
+    writer.repair()
+    writer.close()
+    writer.open()
+    writer.append(1)
+
+
+def repairs_of_lost_segments(writer: Writer) -> None:
+    writer.append_many(4)
+    writer.append(16, sync=True)
+    restart(writer)
+    writer.lose_segment(7)
+    writer.repair()
+    writer.append(2, sync=True)
+    writer.trim(3)
+    restart(writer)
+    writer.lose_segment(20)
+    writer.repair()
+    writer.append(1)
+    writer.trim(9)
+    writer.append(1, sync=True)
+
+
+def damage_of_sealed_segments_right_after_a_sync(writer: Writer) -> None:
+    writer.append(12)
+    writer.sync()
+    writer.rot(5)
+    writer.append(6, sync=True)
+    writer.lose_segment(10)
+    writer.append(3)
+    writer.repair()
+    writer.append(1)
+
+
+def salvages_of_the_middle(writer: Writer) -> None:
+    writer.append(20)
+    writer.close()
+    writer.lose_segment(7)
+    writer.open("salvage")
+    writer.append(3)
+    writer.kill()
+    writer.open()
+    writer.sync()
+    writer.trim(8)
+    writer.append(1, sync=True)
+    writer.truncate(9)
+    writer.append(2, sync=True)
+
+
+def salvages_of_the_end(writer: Writer) -> None:
+    writer.append(18, sync=True)
+    restart(writer)
+    writer.append(1)
+    writer.kill()
+    writer.rot(17)
+    writer.open("salvage")
+    writer.append(2)
+    writer.append(1, sync=True)
+    restart(writer)
+    writer.kill()
+    writer.lose_segment(20)
+    writer.open("salvage")
+    writer.append(1, sync=True)
+    writer.close()
+    writer.open()
+    writer.append(1)
+
+
+def salvages_of_the_start(writer: Writer) -> None:
+    writer.append(12, sync=True)
+    writer.trim(2)
+    restart(writer)
+    writer.kill()
+    writer.lose_segment(2)
+    writer.open("salvage")
+    writer.append(2, sync=True)
+    writer.truncate(9)
+    writer.append(2)
+    writer.close()
+    writer.open()
+    writer.append(1)
+
+
 STORIES: list[tuple[Story, Mapping[str, Any]]] = [
     (single_appends, {}),
     (batches, {"index_interval_bytes": 100}),
@@ -166,6 +268,12 @@ STORIES: list[tuple[Story, Mapping[str, Any]]] = [
     (clean_restarts, SMALL_SEGMENTS),
     (kills, SMALL_SEGMENTS),
     (preallocated, {**SMALL_SEGMENTS, "preallocate": True}),
+    (repairs, SMALL_SEGMENTS),
+    (repairs_of_lost_segments, SMALL_SEGMENTS),
+    (damage_of_sealed_segments_right_after_a_sync, SMALL_SEGMENTS),
+    (salvages_of_the_middle, SMALL_SEGMENTS),
+    (salvages_of_the_end, SMALL_SEGMENTS),
+    (salvages_of_the_start, SMALL_SEGMENTS),
 ]
 NAMES = [story.__name__ for story, _ in STORIES]
 
@@ -200,9 +308,12 @@ def test_a_second_power_cut_during_recovery_loses_nothing_more(
     story: Story, config: Mapping[str, Any], tmp_path: Path
 ) -> None:
     def go_on(writer: Writer) -> None:
-        writer.open()
+        writer.open("salvage" if writer.promise.hurt else "cut")
         if writer.partition is not None:
             writer.truncated(writer.partition.next_offset)  # what recovery cut off must not come back
+            if writer.promise.hurt:
+                writer.note_lost()
+                writer.repair()
             writer.append(1)
             writer.append(1, sync=True)
 

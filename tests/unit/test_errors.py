@@ -23,6 +23,8 @@ EXAMPLES = [
     errors.ReadOnlyError("orders-0"),
     errors.ForkedError("orders-0"),
     errors.PartitionFailedError("orders-0", "[Errno 5] Input/output error"),
+    errors.OutOfOrderSequenceError("orders-0", 4_711, 12, 7),
+    errors.ProducerFencedError("orders-0", 4_711, 0, 1),
     errors.LogLockedError("/data/log", "process 4711 on host7"),
     errors.NotALogError("/data/photos", "it has no commitlog.json"),
     errors.UnsupportedFormatError("/data/log", 9, 1),
