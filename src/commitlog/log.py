@@ -155,6 +155,7 @@ class CommitLog:
             config if isinstance(config, TopicConfig) else self.config.topic_defaults.altered(config or {})
         )
         with self._mutex:
+            self._check_open()  # it may have been closed while we waited
             if self._catalog.entry(name) is not None:
                 raise TopicExistsError(name)
             entry = TopicEntry(name, partitions, settings.overrides())
@@ -171,6 +172,7 @@ class CommitLog:
         self._check_writable()
         topic = self.topic(name)
         with self._mutex:
+            self._check_open()
             del self._topics[name]
             for partition in topic.partitions:
                 partition.close()
@@ -205,6 +207,7 @@ class CommitLog:
             self._tasks[0].wake()
 
     def _check_current(self, topic: Topic) -> None:
+        self._check_open()
         if self._topics.get(topic.name) is not topic:  # deleted since
             raise UnknownTopicError(topic.name)
 

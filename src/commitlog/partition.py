@@ -211,11 +211,13 @@ class Partition(PartitionWriter):
             return
         self._closed = True
         try:
-            if self._refusal is None:
-                with self._sync_lock, self._lock:
+            with self._sync_lock, self._lock:
+                if self._refusal is None:
                     self._sync_locked()  # names too, which no record may be waiting for
-                self._writer.seal_indexes(self._next_offset)
-                self._page.sync()
+                    # what another thread appended from here on, the next open would not look for
+                    self._refusal = lambda: ClosedError(self.name)
+                    self._writer.seal_indexes(self._next_offset)
+                    self._page.sync()
         finally:
             with self._lock:
                 self._refusal = lambda: ClosedError(self.name)
