@@ -571,6 +571,49 @@ def test_what_salvage_filled_can_be_read_trimmed_and_truncated_like_the_rest(clo
             assert [one.value for one in open_partition(log).records()] == [b"newer"]
 
 
+def test_a_reader_that_has_begun_goes_on_over_what_a_repair_filled(closed: Path) -> None:
+    with commitlog.open(closed) as log, commitlog.open(closed, mode="r") as other:
+        partition, reader = open_partition(log), open_partition(other)
+        reading = reader.records()
+        found = [next(reading).offset for _ in range(2)]
+        deleted, damaged, after = segment_files(closed)[1:4]
+        bad = batches(damaged)[1]
+        flipped(bad.position + 70, 1)(damaged)
+        deleted.unlink()
+        partition.repair()
+        lost = {*range(int(deleted.stem), int(damaged.stem)), *range(bad.base_offset, bad.next_offset)}
+        kept = [offset for offset in range(END) if offset not in lost]
+        assert int(after.stem) in kept
+        assert [*found, *(one.offset for one in reading)] == kept
+        assert [one.offset for one in reader.records()] == kept
+        assert reader.verify().ok
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_timestamps_are_found_around_what_a_repair_filled(tmp_path: Path, clean: bool) -> None:
+    path = tmp_path / "log"
+    with commitlog.open(path) as log:
+        partition = log.create_topic("t", config={**QUIET, "segment_bytes": 700, "segment_ms": 50}).partition(
+            0
+        )
+        for offset in range(END):
+            partition.append(value_of(offset), timestamp=1000 + offset * 7 % 13)
+        damaged = segment_files(path)[1]
+        flipped(batches(damaged)[0].position + 70, 1)(damaged)
+        partition.repair()
+    if not clean:
+        (path / MARKER).unlink()
+        for index in (path / "t-0").glob("*index"):
+            index.unlink()
+    with commitlog.open(path) as log:
+        partition = open_partition(log)
+        records = list(partition.records())
+        assert len(records) == END - 1
+        for timestamp in range(995, 1020):
+            late = next((one.offset for one in records if one.timestamp >= timestamp), None)
+            assert partition.offset_for_timestamp(timestamp) == late
+
+
 # --- what opening a damaged log leaves behind
 
 
