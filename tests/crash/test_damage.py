@@ -404,6 +404,17 @@ def test_repair_rebuilds_indexes_that_are_not_true(closed: Path) -> None:
         assert partition.verify().damage == ()
 
 
+def test_a_damaged_batch_can_be_truncated_away(closed: Path) -> None:
+    for bad in batches(segment_files(closed)[-1]):
+        path = hurt(closed, -1, flipped(bad.position + 70, 1))
+        with commitlog.open(path) as log:
+            partition = open_partition(log)
+            partition.truncate_from(bad.base_offset)
+            check_records(partition, 0, bad.base_offset)
+            assert partition.verify().ok
+            assert partition.append(b"new", sync=True) == bad.base_offset
+
+
 # --- recovery mode salvage
 
 
