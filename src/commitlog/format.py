@@ -111,12 +111,17 @@ def peek(buffer: Buffer, position: int, path: str, shift: int = 0) -> tuple[int,
 
 def header_at(buffer: Buffer, position: int) -> BatchHeader | None:
     """Return the header at `position` if one seems to stand there, without its checksum."""
-    if len(buffer) - position < HEADER_BYTES:
-        return None
-    header = _new_header(HEADER.unpack_from(buffer, position))
-    if header.magic != MAGIC or header.size < SMALLEST_BATCH_BYTES or header.size & 7:
+    header = claimed_header(buffer, position)
+    if header is None or header.magic != MAGIC or header.size < SMALLEST_BATCH_BYTES or header.size & 7:
         return None
     return header
+
+
+def claimed_header(buffer: Buffer, position: int) -> BatchHeader | None:
+    """Return what stands where a header should, whatever it is: to find the way on after damage."""
+    if len(buffer) - position < HEADER_BYTES:
+        return None
+    return _new_header(HEADER.unpack_from(buffer, position))
 
 
 def batches_start_at(buffer: Buffer, positions: Int64s, offsets: Int64s) -> bool:

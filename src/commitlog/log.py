@@ -175,6 +175,7 @@ class CommitLog:
             config if isinstance(config, TopicConfig) else self.config.topic_defaults.altered(config or {})
         )
         with self._mutex:
+            self._check_open()  # it may have been closed while we waited
             if self._catalog.entry(name) is not None:
                 raise TopicExistsError(name)
             entry = TopicEntry(name, partitions, settings.overrides())
@@ -191,6 +192,7 @@ class CommitLog:
         self._check_writable()
         topic = self.topic(name)
         with self._mutex:
+            self._check_open()
             del self._topics[name]
             for partition in topic.partitions:
                 if isinstance(partition, SharedPartition):
@@ -227,6 +229,7 @@ class CommitLog:
             self._housekeeper.wake()
 
     def _check_current(self, topic: Topic) -> None:
+        self._check_open()
         if self._topics.get(topic.name) is not topic:  # deleted since
             raise UnknownTopicError(topic.name)
 

@@ -196,10 +196,12 @@ class Partition(CompactingPartition):
 
     def _close(self) -> None:
         try:
-            if self._refusal is None:
-                with self._sync_lock, self._lock:
+            with self._sync_lock, self._lock:
+                if self._refusal is None:
                     self._sync_locked()  # names too, which no record may be waiting for
                     self._save_producers()
+                    # what another thread appended from here on, the next open would not look for
+                    self._refusal = lambda: ClosedError(self.name)
                     if self._alone:
                         self._writer.seal_indexes(self._next_offset)
                     self._page.sync()

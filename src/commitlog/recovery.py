@@ -143,15 +143,12 @@ class Recovery:
         segments = segments or [self._empty(0)]
         last = segments[-1]
         trusted = (
-            clean and known is not None and known.base_offset == last.base_offset
+            clean and mode != "salvage" and known is not None and known.base_offset == last.base_offset
             and known.end_position <= last.size_bytes
         )  # fmt: skip
         if trusted and known is not None:
-            last.size_bytes, next_offset, durable = (
-                known.end_position,
-                known.next_offset,
-                known.durable_offset,
-            )
+            last.size_bytes = known.end_position
+            next_offset, durable = known.next_offset, known.durable_offset
             segments = self._without_holes(segments, mode, read_only)
         else:
             durable = known.durable_offset if known else last.base_offset
@@ -197,7 +194,7 @@ class Recovery:
             return [self._empty(known.next_offset)]
         if segments and segments[0].base_offset <= start:
             return segments
-        if known.durable_offset <= start:
+        if known.durable_offset <= start and mode != "salvage":
             # crash: the first segment was never synced and is lost -> what follows it goes too
             return [*self._drop(segments, 0, mode, read_only), self._empty(start)]
         end = segments[0].base_offset if segments else known.durable_offset
@@ -211,25 +208,36 @@ class Recovery:
         """Check, by what their indexes say, that sealed segments follow one another without a hole."""
         whole = segments[:1]
         for segment, after in pairwise(segments):
-            if segment.next_offset != after.base_offset:
-                # a seal may be old, or have rotted: the batches decide
-                whole += self._hole_before(after, segment.find_next_offset(), mode, read_only)
-            whole.append(after)
+            try:
+                end = segment.next_offset
+                if end != after.base_offset:  # a seal may be old, or have rotted: the batches decide
+                    end = segment.find_next_offset()
+            except CorruptionError:
+                if mode != "salvage" or read_only:
+                    raise
+                end = self._salvage(segment, after.base_offset)
+            self._join(whole, after, end, mode, read_only)
         return whole
 
-    def _hole_before(
-        self, segment: Segment, expected: int, mode: RecoveryMode, read_only: bool
-    ) -> list[Segment]:
-        """Return what fills [expected, segment.base_offset) in mode salvage; otherwise a hole is damage."""
+    def _join(
+        self, before: list[Segment], segment: Segment, expected: int, mode: RecoveryMode, read_only: bool
+    ) -> None:
+        """Put a segment behind those that end at `expected`; a hole is damage, or filled in mode salvage."""
         end = segment.base_offset
-        if expected == end:
-            return []
         if expected > end:
             raise CorruptionError(segment.path, 0, f"offset {end} follows offset {expected - 1}")
-        if mode != "salvage" or read_only:
-            raise CorruptionError(segment.path, 0, f"offsets [{expected}, {end}) are missing before it")
-        self._salvaged.append(fill_hole(self._directory, expected, end, self._config))
-        return [Segment.open(self._salvaged[-1].path, self._cache)]
+        if expected < end:
+            if mode != "salvage" or read_only:
+                raise CorruptionError(segment.path, 0, f"offsets [{expected}, {end}) are missing before it")
+            if before and before[-1].size_bytes == 0:
+                del before[-1]  # what fills the hole takes its name
+            self._salvaged.append(fill_hole(self._directory, expected, end, self._config))
+            before.append(Segment.open(self._salvaged[-1].path, self._cache))
+        before.append(segment)
+
+    def _salvage(self, segment: Segment, end_offset: int) -> int:
+        self._salvaged.append(salvage_segment(segment, end_offset, self._config))
+        return self._salvaged[-1].next_offset
 
     # --- checking what may be torn
 
@@ -248,15 +256,13 @@ class Recovery:
                 # crash: the end of an unsynced segment was lost, its successor was not
                 self._drop(segments, number, mode, read_only)
                 return kept, expected
-            kept += self._hole_before(segment, expected, mode, read_only)
-            kept.append(segment)
+            self._join(kept, segment, expected, mode, read_only)
             expected, damage = self._check_segment(segment, durable, read_only)
             if damage is None:
                 continue
             if mode == "salvage" and not read_only:
                 after = segments[number + 1].base_offset if number + 1 < len(segments) else durable
-                self._salvaged.append(salvage_segment(segment, after, self._config))
-                expected = self._salvaged[-1].next_offset
+                expected = self._salvage(segment, after)
             elif expected < durable:
                 raise damage
             else:
@@ -304,10 +310,8 @@ class Recovery:
             last = segments[-1]
             reason = f"the log ends at offset {expected}, but everything below {durable} was synced"
             raise CorruptionError(last.path, last.size_bytes, reason)
-        if segments[-1].size_bytes == 0:
-            segments = segments[:-1]  # what fills the hole takes its name
-        end = self._empty(durable)
-        return [*segments, *self._hole_before(end, expected, mode, False), end]
+        self._join(segments, self._empty(durable), expected, mode, False)
+        return segments
 
     def _drop(
         self, segments: list[Segment], number: int, mode: RecoveryMode, read_only: bool

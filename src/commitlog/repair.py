@@ -14,7 +14,7 @@ from commitlog.columns import Buffer
 from commitlog.config import TopicConfig
 from commitlog.encode import encode_empty
 from commitlog.errors import CorruptionError
-from commitlog.format import MAGIC_BYTES, MAGIC_POSITION, BatchHeader, check
+from commitlog.format import MAGIC_BYTES, MAGIC_POSITION, BatchHeader, check, claimed_header, header_at
 from commitlog.index import Index, OffsetIndex, TimeIndex
 from commitlog.segment import TEMPORARY_SUFFIX, Segment, companions, segment_path
 from commitlog.segment_writer import open_builder
@@ -131,20 +131,37 @@ def _next_batch(buffer: memoryview, position: int, size: int, path: str, expecte
 
 
 def _resume(buffer: memoryview, position: int, size: int, path: str, expected: int) -> int:
-    """Return where the next sound batch starts after damage at `position`; the end if there is none."""
+    """Return where the next sound batch starts after damage at `position`; the end if there is none.
+
+    What the damaged batch says of itself counts as far as that can be: its records may hold anything, a
+    batch of another log too.
+    """
+    header = claimed_header(buffer, position)
+    if header is not None:
+        after = position + header.size
+        following = _sound_at(buffer, after, size, path, expected) if after > position else None
+        if following is not None and following.base_offset == header.next_offset:
+            return after
+    seeming = header_at(buffer, position)
+    inside = position if seeming is None else position + seeming.size
     raw = bytes(buffer[position:size])
     found = raw.find(MAGIC_BYTES, MAGIC_POSITION + 1)
     while found != -1:
         start = position + found - MAGIC_POSITION
-        if start % 8 == 0:
-            try:
-                _next_batch(buffer, start, size, path, expected)
-            except CorruptionError:
-                pass
-            else:
-                return start
+        batch = _sound_at(buffer, start, size, path, expected)
+        if batch is not None and (start >= inside or (seeming and batch.base_offset == seeming.next_offset)):
+            return start
         found = raw.find(MAGIC_BYTES, found + 1)
     return size
+
+
+def _sound_at(buffer: memoryview, position: int, size: int, path: str, expected: int) -> BatchHeader | None:
+    if position % 8:
+        return None
+    try:
+        return _next_batch(buffer, position, size, path, expected)
+    except CorruptionError:
+        return None
 
 
 def _free_name(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import islice
 
 from commitlog import files
 from commitlog.config import TopicConfig
@@ -19,14 +20,15 @@ def shorter_copy(segment: Segment, offset: int) -> int:
     A batch across `offset` is encoded anew. Nothing is left if there is no room.
     """
     position = segment.position_of(offset)
-    batch = next(segment.batches_from(position), None)
+    across = any(header.base_offset < offset for _, header in islice(segment.headers(position), 1))
+    batch = next(segment.batches_from(position)) if across else None  # what goes may be damaged
     temporary = segment.path + TEMPORARY_SUFFIX
     size = position
     try:
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             files.copy_start(segment.path, fd, position)
-            if batch is not None and batch.base_offset < offset:
+            if batch is not None:
                 header = batch.header
                 part = reencode(batch.slice(header.base_offset, offset), offset - header.base_offset)
                 pieces = part.stamped(header.base_offset, header.leader_epoch)

@@ -147,16 +147,16 @@ class SegmentWriter:
         return files.Descriptor(os.dup(self.fd))
 
     def prepare_to_seal(self) -> None:
-        """Do what can fail of sealing: after this, seal() has all the room it needs."""
+        """Do what can fail of sealing: index room, and the file gets its true size."""
         self._builder.make_room()
+        if self._preallocate:
+            files.cut(self.fd, self.segment.size_bytes)
 
     def seal(self, next_offset: int) -> None:
-        """Finish the segment: its indexes get their last entry, its file its true size."""
+        """Finish the segment, after prepare_to_seal(): its indexes get their last entry."""
         self._builder.finish(self.segment.size_bytes, next_offset)
         self.segment.active = False
         self.segment.release()  # its indexes were read without their seal
-        if self._preallocate:
-            files.cut(self.fd, self.segment.size_bytes)
         self.close()
 
     def seal_indexes(self, next_offset: int) -> None:

@@ -48,6 +48,7 @@ class Interrupt:
         for name in _MAY_WAIT:
             self._patch.setattr(os, name, self._waiting(getattr(os, name)))
         self._patch.setattr(files, "pwrite", self._waiting(files.pwrite))
+        sys._getframe().f_trace_opcodes = True  # from 3.12 on, settrace() must find that somebody wants them
         sys.settrace(self._enter)
         return self
 
@@ -69,7 +70,6 @@ class Interrupt:
         code = frame.f_code
         if not _is_traced(frame) or _lets_go(frame):
             return None
-        frame.f_trace_opcodes = True
         calls, returned_to = _calls(code), self._returned_to
         returned_to.discard(id(frame))
         resumed_by_c = bool(code.co_flags & inspect.CO_GENERATOR)
@@ -90,6 +90,8 @@ class Interrupt:
                 returned_to.add(id(frame.f_back))
             return trace
 
+        frame.f_trace = trace  # first: 3.13 looks at it when opcodes are asked for
+        frame.f_trace_opcodes = True
         return trace
 
     def _come_to(self, frame: FrameType) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import encoded, stored
 
 import commitlog
 from commitlog import CorruptionError, Partition
@@ -21,6 +24,7 @@ from .logs import (
     Damage,
     append_to,
     check_records,
+    crash,
     cut,
     flipped,
     garbage_from,
@@ -400,16 +404,30 @@ def test_repair_rebuilds_indexes_that_are_not_true(closed: Path) -> None:
         assert partition.verify().damage == ()
 
 
+def test_a_damaged_batch_can_be_truncated_away(closed: Path) -> None:
+    for bad in batches(segment_files(closed)[-1]):
+        path = hurt(closed, -1, flipped(bad.position + 70, 1))
+        with commitlog.open(path) as log:
+            partition = open_partition(log)
+            partition.truncate_from(bad.base_offset)
+            check_records(partition, 0, bad.base_offset)
+            assert partition.verify().ok
+            assert partition.append(b"new", sync=True) == bad.base_offset
+
+
 # --- recovery mode salvage
 
 
+@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_salvage_of_a_synced_tail_keeps_what_is_sound_and_gives_no_offset_twice(
-    closed: Path, kind: Callable[[int], Damage]
+    closed: Path, kind: Callable[[int], Damage], clean: bool
 ) -> None:
     last = segment_files(closed)[-1]
     for batch in batches(last):
         path = hurt(closed, -1, kind(batch.position + 8))
+        if clean:
+            (path / MARKER).touch()
         damaged = segment_files(path)[-1].read_bytes()
         with commitlog.open(path, config=mode("salvage")) as log:
             partition = open_partition(log)
@@ -448,6 +466,163 @@ def test_salvage_of_a_missing_last_segment_gives_no_offset_twice(closed: Path) -
         partition = open_partition(log)
         assert read_until_damage(partition) == (list(range(lost)), None)
         assert partition.append(value_of(END)) == END
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_salvage_of_a_sealed_segment_that_ends_inside_a_batch(closed: Path, clean: bool) -> None:
+    for number in range(len(segment_files(closed)) - 1):
+        last = batches(segment_files(closed)[number])[-1]
+        path = hurt(closed, number, cut(last.position + 20))
+        if clean:
+            (path / MARKER).touch()
+        with commitlog.open(path, config=mode("salvage")) as log:
+            partition = open_partition(log)
+            assert partition.verify().ok
+            lost = range(last.base_offset, last.next_offset)
+            assert [one.offset for one in partition.records()] == [x for x in range(END) if x not in lost]
+            (salvage,) = partition.recovery.salvaged
+            assert salvage.lost == ((lost.start, lost.stop),)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_salvage_of_a_sealed_segment_with_garbage_behind_it_loses_nothing(closed: Path, clean: bool) -> None:
+    path = hurt(closed, 1, lambda one: overwrite(one, one.stat().st_size, b"garbage!" * 9))
+    if clean:
+        (path / MARKER).touch()
+    with commitlog.open(path, config=mode("salvage")) as log:
+        check_records(open_partition(log), 0, END)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_salvage_of_an_emptied_segment_leaves_one_segment_in_its_place(closed: Path, clean: bool) -> None:
+    bases = [int(one.stem) for one in segment_files(closed)] + [END]
+    for number, (base, after) in enumerate(pairwise(bases)):
+        path = hurt(closed, number, cut(0))
+        if clean:
+            (path / MARKER).touch()
+        with commitlog.open(path, config=mode("salvage")) as log:
+            partition = open_partition(log)
+            found = [segment.base_offset for segment in partition.segments]
+            assert found == sorted(set(found))
+            assert [one.offset for one in partition.records()] == [*range(base), *range(after, END)]
+            partition.trim_before(base + 1)
+            assert partition.verify().ok
+        with commitlog.open(path) as log:
+            assert [one.offset for one in open_partition(log).records()] == list(range(after, END))
+
+
+def test_salvage_of_a_log_of_emptied_segments_gives_no_offset_twice(closed: Path) -> None:
+    path = hurt(closed, 0, cut(0))
+    for segment in segment_files(path):
+        os.truncate(segment, 0)
+    with commitlog.open(path, config=mode("salvage")) as log:
+        partition = open_partition(log)
+        assert partition.append(value_of(END), sync=True) == END
+    (path / MARKER).unlink()
+    with commitlog.open(path) as log:
+        assert [one.offset for one in open_partition(log).records()] == [END]
+
+
+def test_salvage_keeps_what_follows_a_first_segment_that_was_never_synced(tmp_path: Path) -> None:
+    log = commitlog.open(tmp_path / "live")
+    append_to(log.create_topic("t", config={**QUIET, "segment_bytes": 700}).partition(0), END)
+    path = crash(log, tmp_path / "log")
+    first, second = segment_files(path)[:2]
+    first.unlink()
+    with commitlog.open(path, config=mode("salvage")) as log:
+        check_records(open_partition(log), int(second.stem), END)
+
+
+@pytest.mark.parametrize("how", ["repair", "salvage"])
+@pytest.mark.parametrize("offset", [1, 2, 3, 1000])
+@pytest.mark.parametrize("place", [70, 17, 8])  # in its body, its magic, its epoch
+def test_a_batch_inside_a_damaged_value_is_not_taken_for_one_of_the_log(
+    tmp_path: Path, how: str, offset: int, place: int
+) -> None:
+    foreign = stored(encoded([b"foreign"]), offset)
+    with commitlog.open(tmp_path / "log") as log:
+        partition = log.create_topic("t", config=QUIET).partition(0)
+        append_to(partition, 1)
+        partition.append(b"8 bytes." + foreign * 3)
+        append_to(partition, 6)
+    segment = segment_files(tmp_path / "log")[0]
+    flipped(batches(segment)[1].position + place, 0)(segment)
+    if how == "salvage":
+        (tmp_path / "log" / MARKER).unlink()
+        (tmp_path / "log" / "t-0" / "state").unlink()  # so that all of it is checked
+    with commitlog.open(tmp_path / "log", config=mode("salvage")) as log:
+        partition = open_partition(log)
+        if how == "repair":
+            partition.repair()
+        assert [one.value for one in partition.records()] == [value_of(0), *values(2, 6)]
+
+
+def test_what_salvage_filled_can_be_read_trimmed_and_truncated_like_the_rest(closed: Path) -> None:
+    base, after = (int(one.stem) for one in segment_files(closed)[1:3])
+    path = hurt(closed, 1, Path.unlink)
+    with commitlog.open(path, config=mode("salvage")) as log:
+        partition = open_partition(log)
+        assert partition.to_arrow(base, after).num_rows == 0
+        assert partition.to_arrow().num_rows == END - (after - base)
+        assert list(partition.batches(base, after)) == []
+        assert partition.get(base) is None
+        assert partition.offset_for_timestamp(0) == 0
+        partition.truncate_from(after - 1)
+        assert partition.append(b"new") == after - 1
+        partition.trim_before(base + 1)
+        assert [one.offset for one in partition.records()] == [after - 1]
+        partition.truncate_from(base + 1)
+        assert partition.append(b"newer", sync=True) == base + 1
+        assert partition.offset_for_timestamp(0) == base + 1
+        assert partition.verify().ok
+    for marker in (True, False):
+        if not marker:
+            (path / MARKER).unlink()
+        with commitlog.open(path) as log:
+            assert [one.value for one in open_partition(log).records()] == [b"newer"]
+
+
+def test_a_reader_that_has_begun_goes_on_over_what_a_repair_filled(closed: Path) -> None:
+    with commitlog.open(closed) as log, commitlog.open(closed, mode="r") as other:
+        partition, reader = open_partition(log), open_partition(other)
+        reading = reader.records()
+        found = [next(reading).offset for _ in range(2)]
+        deleted, damaged, after = segment_files(closed)[1:4]
+        bad = batches(damaged)[1]
+        flipped(bad.position + 70, 1)(damaged)
+        deleted.unlink()
+        partition.repair()
+        lost = {*range(int(deleted.stem), int(damaged.stem)), *range(bad.base_offset, bad.next_offset)}
+        kept = [offset for offset in range(END) if offset not in lost]
+        assert int(after.stem) in kept
+        assert [*found, *(one.offset for one in reading)] == kept
+        assert [one.offset for one in reader.records()] == kept
+        assert reader.verify().ok
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_timestamps_are_found_around_what_a_repair_filled(tmp_path: Path, clean: bool) -> None:
+    path = tmp_path / "log"
+    with commitlog.open(path) as log:
+        partition = log.create_topic("t", config={**QUIET, "segment_bytes": 700, "segment_ms": 50}).partition(
+            0
+        )
+        for offset in range(END):
+            partition.append(value_of(offset), timestamp=1000 + offset * 7 % 13)
+        damaged = segment_files(path)[1]
+        flipped(batches(damaged)[0].position + 70, 1)(damaged)
+        partition.repair()
+    if not clean:
+        (path / MARKER).unlink()
+        for index in (path / "t-0").glob("*index"):
+            index.unlink()
+    with commitlog.open(path) as log:
+        partition = open_partition(log)
+        records = list(partition.records())
+        assert len(records) == END - 1
+        for timestamp in range(995, 1020):
+            late = next((one.offset for one in records if one.timestamp >= timestamp), None)
+            assert partition.offset_for_timestamp(timestamp) == late
 
 
 # --- what opening a damaged log leaves behind

@@ -199,14 +199,15 @@ CHANGES: dict[str, Callable[[Partition], object]] = {
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("preallocate", [False, True])
 @pytest.mark.parametrize("name", CHANGES)
 def test_whatever_fails_on_the_way_the_log_is_dense_and_right_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, preallocate: bool, code: int
 ) -> None:
     failed, number = "?", 0
     while failed:
         path = tmp_path / f"log-{number}"
-        config = {**QUIET, "segment_bytes": 512, "index_interval_bytes": 0}
+        config = {**QUIET, "segment_bytes": 640, "index_interval_bytes": 0, "preallocate": preallocate}
         with commitlog.open(path) as log:
             partition = log.create_topic("t", config=config).partition(0)
             append_to(partition, 10)

@@ -9,11 +9,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import commitlog
-from commitlog import CommitLog, OffsetOutOfRangeError, Partition, files
+from commitlog import ClosedError, CommitLog, CommitLogError, OffsetOutOfRangeError, Partition, files
+from commitlog.segment_writer import SegmentWriter
+from commitlog.state import StatePage
 
 SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 QUIET = {"flush_ms": -1}
@@ -257,3 +260,65 @@ def test_waiting_for_a_record_ends_when_it_comes(partition: Partition) -> None:
     for thread in waiting:
         thread.join(60)
     assert answers == [True] * 3
+
+
+# --- closing while others work
+
+
+@pytest.mark.parametrize("moment", ["seal_indexes", "sync"])
+def test_a_record_appended_while_the_log_is_closed_is_refused_or_there_afterwards(
+    log_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    log = commitlog.open(log_path)
+    partition = log.create_topic("t", config=QUIET).partition(0)
+    partition.append(b"early")
+    added: list[int] = []
+
+    def append() -> None:
+        with contextlib.suppress(CommitLogError):
+            added.append(partition.append(b"late"))
+
+    late = threading.Thread(target=append)
+    owner = {"seal_indexes": SegmentWriter, "sync": StatePage}[moment]
+    real = getattr(owner, moment)
+
+    def in_the_middle(self: Any, *args: Any) -> None:
+        real(self, *args)
+        if late.ident is None:
+            late.start()
+            if not partition._lock.locked():
+                late.join()
+
+    monkeypatch.setattr(owner, moment, in_the_middle)
+    log.close()
+    late.join()
+    with commitlog.open(log_path) as log:
+        assert [one.offset for one in log.topic("t").partition(0).records()] == [0, *added]
+
+
+def test_a_topic_is_not_created_in_a_log_that_was_closed_meanwhile(
+    log_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = commitlog.open(log_path)
+    begun = threading.Event()
+    problems: list[CommitLogError] = []
+
+    def check(name: object) -> None:
+        begun.set()  # create_topic() has found the log open
+
+    def create() -> None:
+        try:
+            log.create_topic("t")
+        except CommitLogError as problem:
+            problems.append(problem)
+
+    monkeypatch.setattr("commitlog.log.check_topic_name", check)
+    creator = threading.Thread(target=create)
+    with log._mutex:
+        creator.start()
+        assert begun.wait(30)
+        log.close()
+    creator.join()
+    assert [type(one) for one in problems] == [ClosedError]
+    with commitlog.open(log_path) as log:
+        assert log.topics() == []

@@ -173,5 +173,6 @@ def test_a_preallocated_segment_has_its_blocks_until_it_is_sealed(tmp_path: Path
     writer = SegmentWriter.create(str(tmp_path), 0, config, HandleCache(8))
     put(writer, 0, encoded([b"a"]))
     assert os.stat(writer.segment.path).st_blocks * 512 >= 100_000
+    writer.prepare_to_seal()
     writer.seal(1)
     assert os.path.getsize(writer.segment.path) == writer.segment.size_bytes == 88
