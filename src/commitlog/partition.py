@@ -55,7 +55,6 @@ class Partition(PartitionWriter):
         super().__init__(path, name, config, cache, page, found)
         self._log_config = log_config
         self._clean_offset = found.clean_offset
-        self._truncations = 0
         self._compaction_lock = threading.Lock()
         self._compaction_cancelled = threading.Event()
         self._compaction_ended = False
@@ -150,8 +149,8 @@ class Partition(PartitionWriter):
         page, segments = self._page, self._segments.segments
         self._durable_offset = min(self._durable_offset, offset)
         self._clean_offset = min(self._clean_offset, offset)
-        self._truncations += 1
         page.begin_change()
+        page.count_truncation()
         page.publish_clean(self._clean_offset)
         page.publish_durable(self._durable_offset)
         self._sync_page()
@@ -166,6 +165,7 @@ class Partition(PartitionWriter):
         self._unsynced = [one for one in self._unsynced if one.base_offset < kept.base_offset]
         self._writer = SegmentWriter.open(kept, self.config, trust_indexes=False)
         self._publish_layout((*segments[:keep], kept))
+        page.count_truncation()
         self._sync_locked()
 
     @contextlib.contextmanager

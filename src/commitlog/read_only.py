@@ -129,6 +129,10 @@ class ReadOnlyPartition(PartitionReader):
         return self._known.generation if page is None and self._known else page.generation if page else 0
 
     @property
+    def _truncations(self) -> int:
+        return 0 if self._page is None else self._page.truncations
+
+    @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
         page = self._follow()

@@ -72,6 +72,11 @@ class PartitionReader:
         raise NotImplementedError
 
     @property
+    def _truncations(self) -> int:
+        """A count that moves whenever a truncation begins or ends."""
+        raise NotImplementedError
+
+    @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
         raise NotImplementedError
@@ -153,11 +158,13 @@ class PartitionReader:
         builder, start = LatestBuilder(), self.start_offset
         while True:
             # a pass may remove a record before it is read, for a later one that lies above `end`
-            changes, end = self._changes, self.high_watermark
+            truncations, changes, end = self._truncations, self._changes, self.high_watermark
             builder.add(self.batches(start, end))
             if self._changes == changes:
                 return Latest(builder.finish(), (end,))
             start = end
+            if self._truncations != truncations:  # some of what was read may be gone
+                builder, start = LatestBuilder(), self.start_offset
 
     def offset_for_timestamp(self, timestamp: int) -> int | None:
         """Return the first offset whose record is as late as `timestamp`; None if there is none."""

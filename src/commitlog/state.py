@@ -24,7 +24,8 @@ MAGIC = int.from_bytes(b"CLSTATE1", "little")
 SIZE_BYTES = 4096
 NOT_REPLICATED = -1
 
-_MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _BASE, _CLEAN = range(9)
+_MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE = range(6)
+_END_POSITION, _BASE, _CLEAN, _TRUNCATIONS = range(6, 10)
 _SLOTS = (512, 1024)  # in sectors of their own
 _SLOT = Struct("<7q")  # sequence, and the fields of a checkpoint
 _CHECKSUM = Struct("<Q")
@@ -151,12 +152,21 @@ class StatePage:
         self._words[_CLEAN] = clean_offset
         self._keep_checkpoint()
 
+    def count_truncation(self) -> None:
+        """Tell readers that records are being removed from the back, and again once they are gone."""
+        self._words[_TRUNCATIONS] += 1
+
     # --- reading what was told
 
     @property
     def generation(self) -> int:
         """Grows whenever segments come, go or are replaced."""
         return self._words[_GENERATION]
+
+    @property
+    def truncations(self) -> int:
+        """Grows whenever a truncation begins or ends."""
+        return self._words[_TRUNCATIONS]
 
     @property
     def start_offset(self) -> int:
