@@ -202,7 +202,7 @@ class PartitionReader:
             except (FileNotFoundError, CorruptionError) as problem:
                 deadline = self._wait_for_change(layout, problem, deadline)
                 continue
-            if report.ok or self._layout().generation == layout.generation:
+            if report.ok or not self._changed_since(layout):
                 return report  # what looks like damage may be a segment that was just removed
 
     def _check_open(self) -> None:
@@ -245,6 +245,13 @@ class PartitionReader:
                     ) from None
                 deadline = self._wait_for_change(layout, problem, deadline)
                 end = min(end, self.high_watermark)
+
+    def _changed_since(self, layout: Layout) -> bool:
+        """Say whether segments have changed; if they are just changing, wait for that."""
+        deadline = time.monotonic() + CHANGE_SECONDS
+        while self._changes % 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return self._changes != layout.generation
 
     def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
         """Decide what a failed read means: segments that are just being replaced, or damage."""

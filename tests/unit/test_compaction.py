@@ -23,11 +23,13 @@ from commitlog import (
     InvalidRecordError,
     LogConfig,
     Partition,
+    VerifyReport,
     background,
     cleaner,
     compaction,
     files,
     keymap,
+    reader,
 )
 from commitlog.columns import pack_bytes
 from commitlog.encode import Columns, EncodedBatch, assemble, encode_empty
@@ -679,6 +681,37 @@ def test_after_a_truncation_new_records_are_dirty(compacted: Partition) -> None:
     put(compacted, *numbered([0, 1, 0]))
     compacted.compact()
     assert offsets(compacted) == [3, 4]
+
+
+@pytest.mark.parametrize("roll", [False, True])
+def test_verify_takes_no_swap_for_damage(
+    compacted: Partition, monkeypatch: pytest.MonkeyPatch, roll: bool
+) -> None:
+    put_each(compacted, *numbered([0, 0, 1, 0]))
+    put(compacted, (b"active", b"1"), roll=False)
+    looked, real = threading.Event(), reader.verify_segments
+    reports: list[VerifyReport] = []
+
+    def verify_segments(segments: Any) -> VerifyReport:
+        report = real(segments)
+        looked.set()
+        return report
+
+    def retire(segment: Any) -> None:
+        real_retire(segment)
+        if not looked.is_set():
+            if roll:
+                compacted.roll()
+            verifying.start()
+            assert looked.wait(30)
+
+    real_retire = compacted._retire
+    verifying = threading.Thread(target=lambda: reports.append(compacted.verify()))
+    monkeypatch.setattr(reader, "verify_segments", verify_segments)
+    monkeypatch.setattr(compacted, "_retire", retire)
+    compacted.compact()
+    verifying.join(30)
+    assert [report.damage for report in reports] == [()]
 
 
 # --- a pass that fails
