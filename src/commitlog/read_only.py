@@ -87,6 +87,15 @@ class ReadOnlyPartition(PartitionReader):
         self._known = Layout.of(found.segments, 0 if page is None else page.generation)
         self._settled = (found.start_offset, found.next_offset, found.durable_offset)
 
+    def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
+        """Without a writer to follow, a missing file may be what a writer that now recovers has replaced."""
+        if self._settled is not None and isinstance(problem, FileNotFoundError):
+            with self._lock:
+                self._settle(self._page)
+                if self._known is not None and _paths(self._known) != _paths(layout):
+                    return time.monotonic() + CHANGE_SECONDS if deadline is None else deadline
+        return super()._wait_for_change(layout, problem, deadline)
+
     def _layout(self) -> Layout:
         page = self._follow()
         if page is None:
@@ -106,7 +115,8 @@ class ReadOnlyPartition(PartitionReader):
         while True:
             generation, segments = page.generation, None
             try:
-                segments = list_segments(self.path, self._cache)
+                if generation % 2 == 0 or time.monotonic() > deadline:  # a .swap file would be read in full
+                    segments = list_segments(self.path, self._cache)
             except FileNotFoundError:  # removed while they were listed, or all of it
                 if not os.path.isdir(self.path):
                     raise UnknownTopicError(self.name) from None
@@ -190,3 +200,7 @@ class ReadOnlyPartition(PartitionReader):
     append = append_many = append_arrow = sync = roll = trim_before = truncate_from = compact = repair = (
         _refuse
     )
+
+
+def _paths(layout: Layout) -> list[str]:
+    return [segment.path for segment in layout.segments]
