@@ -95,6 +95,10 @@ class ActivePartition(PartitionReader):
         return self._page.generation
 
     @property
+    def _truncations(self) -> int:
+        return self._page.truncations
+
+    @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
         return self._start_offset

@@ -46,7 +46,7 @@ def clean_what_is_due(
     while not stopping():
         due = dirtiest([one for one in partitions() if one not in passed], now_ms)
         if due is None:
-            return dirtiest(list(passed), now_ms) is not None
+            return dirtiest([one for one in partitions() if one in passed], now_ms) is not None
         passed.add(due)
         try:
             due.compact(now_ms)

@@ -46,11 +46,13 @@ class KeyMap:
         slots = buffer_bytes // SLOT_BYTES
         if slots > _FIRST_SLOTS:
             slots -= slots // _GROWTH
-        self._most_slots = _prime_below(max(slots, 2))
-        self.capacity = _room(self._most_slots)
+        self._sizes = [_prime_below(max(slots, 2))]  # of the tables to come, the next one last
+        while self._sizes[-1] > _FIRST_SLOTS:
+            self._sizes.append(_prime_below(self._sizes[-1] // _GROWTH))
+        self.capacity = _room(self._sizes[0])
         self.used = 0
         self._seed = int.from_bytes(os.urandom(8), "little")
-        self._make_table(min(_FIRST_SLOTS, self._most_slots))
+        self._make_table(self._sizes.pop())
 
     def _make_table(self, slots: int) -> None:
         self._slots = slots
@@ -63,7 +65,7 @@ class KeyMap:
     def add(self, keys: Sequence[bytes], offsets: Int64s) -> int:
         """Note the records with these keys and offsets; returns how many, fewer if the map is full."""
         hashes = hash_keys(keys, self._seed)
-        while self.used + len(keys) > _room(self._slots) and self._slots < self._most_slots:
+        while self._sizes and self.used + len(keys) > _room(self._slots):
             self._grow()
         count = len(keys)
         if self.used + count > self.capacity:
@@ -73,7 +75,7 @@ class KeyMap:
 
     def _grow(self) -> None:
         first, second, offsets = self._first, self._second, self._offsets
-        self._make_table(_prime_below(min(_GROWTH * self._slots, self._most_slots)))
+        self._make_table(self._sizes.pop())
         self.used = 0
         for start in range(0, len(offsets), _REHASH_SLOTS):
             part = slice(start, start + _REHASH_SLOTS)

@@ -114,8 +114,8 @@ class Partition(CompactingPartition):
         page, segments = self._page, self._segments.segments
         self._durable_offset = min(self._durable_offset, offset)
         self._clean_offset = min(self._clean_offset, offset)
-        page.count_truncation()
         page.begin_change()
+        page.count_truncation()
         page.publish_clean(self._clean_offset)
         page.publish_durable(self._durable_offset)
         self._sync_page()
@@ -131,6 +131,7 @@ class Partition(CompactingPartition):
         self._unsynced = [one for one in self._unsynced if one.base_offset < kept.base_offset]
         self._writer = SegmentWriter.open(kept, self.config, trust_indexes=False)
         self._publish_layout((*segments[:keep], kept))
+        page.count_truncation()
         if page.has_producers:
             self._restore_producers()
         self._sync_locked()

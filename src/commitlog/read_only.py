@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from commitlog.config import TopicConfig
-from commitlog.errors import ReadOnlyError, UnknownTopicError
+from commitlog.errors import CorruptionError, ReadOnlyError, UnknownTopicError
 from commitlog.handles import HandleCache
 from commitlog.reader import CHANGE_SECONDS, Layout, PartitionReader
 from commitlog.recovery import Recovery
@@ -87,6 +88,17 @@ class ReadOnlyPartition(PartitionReader):
         self._known = Layout.of(found.segments, 0 if page is None else page.generation)
         self._settled = (found.start_offset, found.next_offset, found.durable_offset)
 
+    def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
+        """Without a writer to follow, a missing file may be what a writer that now recovers has replaced."""
+        if self._settled is not None and isinstance(problem, FileNotFoundError):
+            with self._lock, contextlib.suppress(CorruptionError):  # it is missing, then
+                self._settle(self._page)
+                if self._known is not None and _paths(self._known) != _paths(layout):
+                    return time.monotonic() + CHANGE_SECONDS if deadline is None else deadline
+        if self._follow() is None:  # a change that a killed writer began nobody ends
+            deadline = time.monotonic()
+        return super()._wait_for_change(layout, problem, deadline)
+
     def _layout(self) -> Layout:
         page = self._follow()
         if page is None:
@@ -106,7 +118,8 @@ class ReadOnlyPartition(PartitionReader):
         while True:
             generation, segments = page.generation, None
             try:
-                segments = list_segments(self.path, self._cache)
+                if generation % 2 == 0 or time.monotonic() > deadline:  # a .swap file would be read in full
+                    segments = list_segments(self.path, self._cache)
             except FileNotFoundError:  # removed while they were listed, or all of it
                 if not os.path.isdir(self.path):
                     raise UnknownTopicError(self.name) from None
@@ -128,10 +141,9 @@ class ReadOnlyPartition(PartitionReader):
         page = self._follow()
         return self._known.generation if page is None and self._known else page.generation if page else 0
 
-    def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
-        if self._follow() is None:  # a change that a killed writer began nobody ends
-            deadline = time.monotonic()
-        return super()._wait_for_change(layout, problem, deadline)
+    @property
+    def _truncations(self) -> int:
+        return 0 if self._page is None else self._page.truncations
 
     @property
     def start_offset(self) -> int:
@@ -191,3 +203,7 @@ class ReadOnlyPartition(PartitionReader):
     append = append_many = append_arrow = sync = roll = trim_before = truncate_from = compact = repair = (
         _refuse
     )
+
+
+def _paths(layout: Layout) -> list[str]:
+    return [segment.path for segment in layout.segments]

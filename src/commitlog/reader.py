@@ -72,6 +72,11 @@ class PartitionReader:
         raise NotImplementedError
 
     @property
+    def _truncations(self) -> int:
+        """A count that moves whenever a truncation begins or ends."""
+        raise NotImplementedError
+
+    @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
         raise NotImplementedError
@@ -153,11 +158,13 @@ class PartitionReader:
         builder, start = LatestBuilder(), self.start_offset
         while True:
             # a pass may remove a record before it is read, for a later one that lies above `end`
-            changes, end = self._changes, self.high_watermark
+            truncations, changes, end = self._truncations, self._changes, self.high_watermark
             builder.add(self._pieces(start, end, _combined_in))
             if self._changes == changes:
                 return Latest(builder.finish(), (end,))
             start = end
+            if self._truncations != truncations:  # some of what was read may be gone
+                builder, start = LatestBuilder(), self.start_offset
 
     def offset_for_timestamp(self, timestamp: int) -> int | None:
         """Return the first offset whose record is as late as `timestamp`; None if there is none."""
@@ -195,7 +202,7 @@ class PartitionReader:
             except (FileNotFoundError, CorruptionError) as problem:
                 deadline = self._wait_for_change(layout, problem, deadline)
                 continue
-            if report.ok or self._layout().generation == layout.generation:
+            if report.ok or not self._changed_since(layout):
                 return report  # what looks like damage may be a segment that was just removed
 
     def _check_open(self) -> None:
@@ -238,6 +245,13 @@ class PartitionReader:
                     ) from None
                 deadline = self._wait_for_change(layout, problem, deadline)
                 end = min(end, self.high_watermark)
+
+    def _changed_since(self, layout: Layout) -> bool:
+        """Say whether segments have changed; if they are just changing, wait for that."""
+        deadline = time.monotonic() + CHANGE_SECONDS
+        while self._changes % 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return self._changes != layout.generation
 
     def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
         """Decide what a failed read means: segments that are just being replaced, or damage."""

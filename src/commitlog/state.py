@@ -171,15 +171,6 @@ class StatePage:
         """Whether any batch names its producer."""
         return bool(self._words[_PRODUCERS])
 
-    def count_truncation(self) -> None:
-        """Tell that records are about to be removed from the back."""
-        self._words[_TRUNCATIONS] += 1
-
-    @property
-    def truncations(self) -> int:
-        """Grows whenever records are removed from the back."""
-        return self._words[_TRUNCATIONS]
-
     # --- several writers
 
     def hold(self) -> None:
@@ -207,12 +198,21 @@ class StatePage:
         """Whether the topic was deleted."""
         return bool(self._words[_GONE])
 
+    def count_truncation(self) -> None:
+        """Tell readers that records are being removed from the back, and again once they are gone."""
+        self._words[_TRUNCATIONS] += 1
+
     # --- reading what was told
 
     @property
     def generation(self) -> int:
         """Grows whenever segments come, go or are replaced."""
         return self._words[_GENERATION]
+
+    @property
+    def truncations(self) -> int:
+        """Grows whenever a truncation begins or ends."""
+        return self._words[_TRUNCATIONS]
 
     @property
     def start_offset(self) -> int:

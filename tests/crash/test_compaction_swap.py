@@ -8,6 +8,7 @@ import pytest
 
 import commitlog
 from commitlog import Partition, Record
+from commitlog.state import StatePage
 
 from .logs import QUIET, crash, open_partition
 from .windows import crashed_at
@@ -134,3 +135,31 @@ def test_a_log_killed_after_a_pass_has_what_the_pass_left(tmp_path: Path) -> Non
     assert check(after, before) == report.records_after
     with commitlog.open(after) as again:
         assert open_partition(again).clean_offset == END
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_a_reader_goes_on_while_the_next_writer_finishes_a_killed_swap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Between the end of the swap and the end of recovery no writer tells what the segments are."""
+    with commitlog.open(tmp_path / "log") as log:
+        partition = filled(log)
+        with crashed_at(step, tmp_path / "log", tmp_path / "left"):
+            partition.compact()
+        after = list(partition.records())
+    seen: list[list[Record]] = []
+    real = StatePage.create.__func__  # type: ignore[attr-defined]
+
+    def create(directory: str) -> StatePage:
+        seen.append(list(following.records()))
+        page: StatePage = real(StatePage, directory)
+        return page
+
+    with commitlog.open(tmp_path / "left", mode="r") as reading:
+        following = open_partition(reading)
+        seen.append(list(following.records()))
+        monkeypatch.setattr(StatePage, "create", create)
+        with commitlog.open(tmp_path / "left"):
+            seen.append(list(following.records()))
+        seen.append(list(following.records()))
+    assert seen == [after] * 4

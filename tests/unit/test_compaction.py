@@ -23,14 +23,17 @@ from commitlog import (
     InvalidRecordError,
     LogConfig,
     Partition,
+    VerifyReport,
     background,
     cleaner,
     compaction,
     files,
     keymap,
+    reader,
 )
 from commitlog.columns import pack_bytes
 from commitlog.encode import Columns, EncodedBatch, assemble, encode_empty
+from commitlog.format import LOG_APPEND_TIME
 from commitlog.segment import segment_path
 from commitlog.swap import CleanedFile
 
@@ -681,6 +684,37 @@ def test_after_a_truncation_new_records_are_dirty(compacted: Partition) -> None:
     assert offsets(compacted) == [3, 4]
 
 
+@pytest.mark.parametrize("roll", [False, True])
+def test_verify_takes_no_swap_for_damage(
+    compacted: Partition, monkeypatch: pytest.MonkeyPatch, roll: bool
+) -> None:
+    put_each(compacted, *numbered([0, 0, 1, 0]))
+    put(compacted, (b"active", b"1"), roll=False)
+    looked, real = threading.Event(), reader.verify_segments
+    reports: list[VerifyReport] = []
+
+    def verify_segments(segments: Any) -> VerifyReport:
+        report = real(segments)
+        looked.set()
+        return report
+
+    def retire(segment: Any) -> None:
+        real_retire(segment)
+        if not looked.is_set():
+            if roll:
+                compacted.roll()
+            verifying.start()
+            assert looked.wait(30)
+
+    real_retire = compacted._retire
+    verifying = threading.Thread(target=lambda: reports.append(compacted.verify()))
+    monkeypatch.setattr(reader, "verify_segments", verify_segments)
+    monkeypatch.setattr(compacted, "_retire", retire)
+    compacted.compact()
+    verifying.join(30)
+    assert [report.damage for report in reports] == [()]
+
+
 # --- a pass that fails
 
 
@@ -863,3 +897,100 @@ def test_where_a_pass_came_to_is_known_after_a_restart(opened: Callable[..., Com
     put(partition, *numbered([1]))
     assert partition.compact().first_dirty_offset == 3
     assert np.array_equal(offsets(partition), [1, 3])
+
+
+# --- large passes
+
+
+def test_large_batches_that_stay_whole_are_copied_as_they_stand(compacted: Partition) -> None:
+    for first in (0, 1_500, 3_000):
+        pairs = [(b"%d" % number, b"v") for number in range(first, first + 1_500)]
+        put(compacted, *pairs, (b"same", b"%d" % first))
+    before = {batch.base_offset: bytes(batch.raw) for batch in compacted.batches()}
+    put(compacted, *((b"%d" % number, b"new") for number in range(0, 1_500, 2)))
+    compacted.compact()
+    after = {batch.base_offset: bytes(batch.raw) for batch in compacted.batches()}
+    assert len(compacted.segments) == 2
+    assert [base for base in before if after.get(base) == before[base]] == [3_002]
+    assert len(offsets(compacted)) == 4_501
+    compacted.compact()
+    assert {batch.base_offset: bytes(batch.raw) for batch in compacted.batches()} == after
+
+
+@pytest.mark.parametrize("room", [24 * 7_000, 24 * 50_000, 1 << 24])
+def test_a_pass_over_many_records_leaves_one_a_key(opened: Callable[..., CommitLog], room: int) -> None:
+    """More than are hashed at once, more than a merged batch takes, more keys than the map first has."""
+    log = opened(cleaner_dedupe_buffer_bytes=room)
+    partition = log.create_topic("c", config={**CONFIG, "segment_bytes": 400_000}).partition(0)
+    chance = np.random.default_rng(room)
+    latest: dict[bytes, int] = {}
+    for first in range(0, 60_000, 1_000):
+        keys = [b"%d" % number for number in chance.integers(0, 20_000, 1_000)]
+        partition.append_many([b"%d" % offset for offset in range(first, first + 1_000)], keys=keys)
+        latest.update(zip(keys, range(first, first + 1_000), strict=True))
+    partition.roll()
+    while partition.clean_offset < 60_000:
+        partition.compact()
+    assert offsets(partition) == sorted(latest.values())
+    assert partition.latest() == {key: b"%d" % offset for key, offset in latest.items()}
+    assert all(segment.size_bytes <= 400_000 for segment in partition.segments)
+    assert partition.verify().ok
+
+
+def test_the_index_of_a_cleaned_segment_may_need_more_than_a_page(log: CommitLog) -> None:
+    partition = log.create_topic("c", config={**CONFIG, "index_interval_bytes": 0}).partition(0)
+    for number in range(1_200):
+        partition.append_encoded((of_producer((number, 0, 0), (b"%d" % (number // 2), b"v")),))
+    partition.roll()
+    partition.compact()
+    assert offsets(partition) == list(range(1, 1_200, 2))
+    assert partition.verify().ok
+    assert partition.get(1_199) is not None
+
+
+def test_passes_leave_no_handles_or_maps_behind(log: CommitLog) -> None:
+    partition = log.create_topic("c", config={**CONFIG, "segment_bytes": 100_000}).partition(0)
+
+    def held() -> tuple[int, int]:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return len(os.listdir("/proc/self/fd")), sum(partition.path in line for line in maps)
+
+    held_after = []
+    for _ in range(30):
+        put(partition, *((b"%d" % number, bytes(100)) for number in range(50)))
+        partition.compact()
+        assert len(offsets(partition)) == 50
+        held_after.append(held())
+    assert held_after[-1] == held_after[9]
+
+
+# --- together with retention
+
+
+def test_a_topic_may_be_compacted_and_trimmed_by_age(log: CommitLog) -> None:
+    config = {**CONFIG, "cleanup_policy": "compact,delete", "retention_ms": 1_000, "segment_bytes": 750}
+    partition = log.create_topic("c", config=config).partition(0)
+    put(partition, (b"a", bytes(600)), timestamp=1_000)
+    put(partition, (b"b", bytes(600)), (b"a", b"2"), timestamp=2_000)
+    put(partition, (b"c", bytes(600)), (b"b", b"2"), timestamp=3_000)
+    partition.compact(3_000)
+    assert offsets(partition) == [2, 3, 4]
+    assert partition.apply_retention(3_001) >= 1
+    assert offsets(partition) == [3, 4]
+    assert partition.compact(3_001).clean_offset == 5
+    assert (offsets(partition), partition.verify().ok) == ([3, 4], True)
+
+
+def test_records_keep_the_kind_of_their_timestamps(log: CommitLog) -> None:
+    topic = log.create_topic("c", config={**CONFIG, "message_timestamp_type": "LogAppendTime"})
+    partition = topic.partition(0)
+    put(partition, *numbered([0, 1, 0]))
+    topic.alter_config(message_timestamp_type="CreateTime")
+    put(partition, *numbered([1, 2, 1]), timestamp=7)
+    times = {record.offset: record.timestamp for record in partition.records()}
+    partition.compact()
+    assert {record.offset: record.timestamp for record in partition.records()} == {
+        offset: times[offset] for offset in (2, 4, 5)
+    }
+    kinds = [(batch.base_offset, bool(batch.header.flags & LOG_APPEND_TIME)) for batch in partition.batches()]
+    assert kinds == [(0, True), (3, False)]
