@@ -91,7 +91,7 @@ class ReadOnlyPartition(PartitionReader):
     def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
         """Without a writer to follow, a missing file may be what a writer that now recovers has replaced."""
         if self._settled is not None and isinstance(problem, FileNotFoundError):
-            with self._lock, contextlib.suppress(CorruptionError):  # it is missing, then
+            with self._lock, contextlib.suppress(CorruptionError):  # the file is lost: that is told below
                 self._settle(self._page)
                 if self._known is not None and _paths(self._known) != _paths(layout):
                     return time.monotonic() + CHANGE_SECONDS if deadline is None else deadline

@@ -201,6 +201,20 @@ def test_records_without_a_key_stay_in_a_topic_that_became_compacted(log: Commit
     assert partition.latest() == {b"b": b"2"}
 
 
+def test_records_without_a_key_stay_beside_others_in_a_batch_that_passes_reach_in_part(
+    opened: Callable[..., CommitLog],
+) -> None:
+    topic = opened(cleaner_dedupe_buffer_bytes=ONE_KEY).create_topic("c", config={"flush_ms": -1})
+    partition = topic.partition(0)
+    put(partition, (None, b"0"), (b"a", b"1"), (b"b", b"2"), (None, None), (b"a", b"4"), (None, b"5"))
+    topic.alter_config(cleanup_policy="compact")
+    left = []
+    for _ in range(3):
+        partition.compact()
+        left.append(offsets(partition))
+    assert left == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], [0, 2, 3, 4, 5]]
+
+
 def test_only_a_compacted_topic_is_compacted(partition: Partition) -> None:
     with pytest.raises(ConfigError):
         partition.compact()
@@ -325,6 +339,20 @@ def test_a_deleted_key_does_not_come_back_when_its_tombstone_goes(opened: Callab
         assert partition.latest() == {}
     assert offsets(partition) == []
     assert partition.next_offset == 4
+
+
+def test_a_tombstone_in_a_batch_that_a_pass_reached_in_part_stays_until_it_was_cleaned(
+    opened: Callable[..., CommitLog],
+) -> None:
+    """Or it could go before the values that it deletes do."""
+    log = opened(cleaner_dedupe_buffer_bytes=ONE_KEY)
+    partition = log.create_topic("c", config={**CONFIG, "delete_retention_ms": 0}).partition(0)
+    put(partition, (b"a", b"1"))
+    put(partition, (b"b", b"1"), (b"c", b"1"), (b"d", b"1"), (b"a", None))
+    for now in range(8):
+        partition.compact(now)
+        assert partition.latest() == {b"b": b"1", b"c": b"1", b"d": b"1"}
+    assert offsets(partition) == [1, 2, 3]
 
 
 # --- when a pass is due
