@@ -14,11 +14,12 @@ _logger = logging.getLogger("commitlog")
 def dirtiest(partitions: Sequence[Partition], now_ms: int) -> Partition | None:
     """Return the partition with the most to gain, of those that are due; None if none is.
 
-    One whose last pass failed is set aside until a pass called by hand succeeds, or the log is reopened.
+    One whose last pass failed, but for a full disk, is set aside until a pass called by hand succeeds, or the
+    log is reopened.
     """
     found: tuple[float, Partition] | None = None
     for partition in partitions:
-        if not partition.config.compacts or partition.compaction_error or partition.failure:
+        if not partition.config.compacts or partition.is_set_aside or partition.failure:
             continue
         ratio = _ratio_if_due(partition, now_ms)
         if ratio is not None and (found is None or ratio > found[0]):

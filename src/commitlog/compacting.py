@@ -42,6 +42,7 @@ class CompactingPartition(PartitionWriter):
         self._compaction_cancelled = threading.Event()
         self._compaction_ended = False
         self._compaction_error: str | None = None
+        self._is_set_aside = False
 
     @property
     def clean_offset(self) -> int:
@@ -73,8 +74,9 @@ class CompactingPartition(PartitionWriter):
             try:
                 report = self._compact(now_ms() if now is None else now)
             except BaseException as error:
-                self.set_aside(error)
-                if isinstance(error, OSError) and files.is_full(error):
+                full = isinstance(error, OSError) and files.is_full(error)
+                self.set_aside(error, until_there_is_room=full)
+                if isinstance(error, OSError) and full:
                     raise DiskFullError(self.path, error.strerror) from error
                 raise
             self._compaction_error = None
@@ -165,6 +167,12 @@ class CompactingPartition(PartitionWriter):
         self._compaction_ended = True
         self.cancel_compaction()
 
-    def set_aside(self, error: BaseException) -> None:
+    def set_aside(self, error: BaseException, *, until_there_is_room: bool = False) -> None:
         """Remember why this partition cannot be compacted; the cleaner then leaves it alone."""
         self._compaction_error = f"{type(error).__name__}: {error}"
+        self._is_set_aside = not until_there_is_room
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether the cleaner leaves it alone: the last pass failed, and not for want of room."""
+        return self._compaction_error is not None and self._is_set_aside

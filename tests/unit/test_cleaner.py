@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from helpers import wait_until
 
 import commitlog
-from commitlog import ClosedError, CommitLog, LogConfig, Partition, background, compaction
+from commitlog import ClosedError, CommitLog, LogConfig, Partition, background, compaction, files
 from commitlog.cleaner import clean_what_is_due, dirtiest
 
 CONFIG = {"cleanup_policy": "compact", "flush_ms": -1, "file_delete_delay_ms": 0}
@@ -163,3 +164,20 @@ def test_the_background_thread_compacts_what_is_due(log_path: Path) -> None:
         wait_until(lambda: offsets_cleaned(partitions) == [40, 40])
         assert [record.offset for record in partitions[0].records()] == list(range(30, 40))
         assert log.health().ok
+
+
+def test_a_partition_that_found_the_disk_full_is_tried_again(
+    partitions: list[Partition], log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(partitions[0], 100)
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_at", no_room)
+        clean(partitions)
+    assert log.health().uncleanable_partitions[0][0] == "c-0"
+    clean(partitions)
+    assert log.health().uncleanable_partitions == ()
+    assert len(list(partitions[0].records())) == 10
