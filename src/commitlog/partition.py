@@ -347,6 +347,7 @@ class Partition(PartitionWriter):
         try:
             if self._refusal is None:
                 with self._sync_lock, self._lock:
+                    self._writer.give_back()
                     self._sync_locked()  # names too, which no record may be waiting for
                 self._writer.seal_indexes(self._next_offset)
                 self._page.sync()

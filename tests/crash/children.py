@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import commitlog
-from commitlog import DiskFullError, Partition
+from commitlog import DiskFullError, Partition, files
 
 # --- starting them
 
@@ -127,6 +127,7 @@ def roll(partition: Partition, progress: Progress, chance: random.Random) -> Non
 
 WRITERS: dict[str, Callable[[Partition, Progress, random.Random], None]] = {
     "singles": append_singles,
+    "tail": append_singles,
     "batches": append_batches,
     "rolls": roll,
     "trims": trim,
@@ -135,13 +136,16 @@ WRITERS: dict[str, Callable[[Partition, Progress, random.Random], None]] = {
 }
 
 
+SEGMENT_BYTES = {"batches": 64 * 1024, "everything": 64 * 1024, "tail": 1024 * 1024}
+
+
 def write(path: str, progress_path: str, kind: str, seed: str) -> None:
     """Write until killed."""
     progress = Progress(progress_path)
     chance = random.Random(int(seed))
     with commitlog.open(path) as log:
         config = {
-            "segment_bytes": 64 * 1024 if kind in ("batches", "everything") else 4096,
+            "segment_bytes": SEGMENT_BYTES.get(kind, 4096),
             "file_delete_delay_ms": 0, "index_interval_bytes": 256, "flush_ms": 5,
         }  # fmt: skip
         topic = log.topic("t") if "t" in log.topics() else log.create_topic("t", config=config)
@@ -212,6 +216,29 @@ def fill_to_the_limit(path: str, count: str, seed: str) -> None:
         partition.trim_before(3)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         partition.append(big_value(partition.next_offset), sync=True)
+        check(partition)
+        assert log.health().ok
+    print(partition.next_offset)
+
+
+def fill_a_mapped_tail(path: str, seed: str) -> None:
+    """As above, but single records that were stored into a map come to the limit; no signal may end us."""
+    limit = random.Random(int(seed)).randint(250_000, 500_000)
+    with commitlog.open(path) as log:
+        files._IN_ORDER, files._IN_PLACE = {os.uname().machine}, {files._file_system(os.stat(path).st_dev)}
+        partition = log.create_topic("t").partition(0)
+        while partition._writer.tail is None:
+            partition.append(big_value(partition.next_offset))
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        fill(partition)
+        assert partition._writer.tail is None, "reserving failed before writing did"
+        assert limit - 1_000 < partition.size_bytes <= limit
+        check(partition)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        for _ in range(1_000):
+            partition.append(big_value(partition.next_offset))
+        partition.sync()
         check(partition)
         assert log.health().ok
     print(partition.next_offset)
