@@ -18,8 +18,8 @@ from commitlog.segment import Segment, companions, segment_path
 
 _NEVER = 1 << 63
 _MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry holds 32 bits; the lean path does not look
-_SINGLES = 256  # so many small single batches in a row, and the tail is mapped: small topics reserve nothing
-_SMALL_BYTES = 2048  # of a batch; a larger one gains nothing
+_SINGLES = 1024  # so many small single batches in a row, with no sync between them, and the tail is mapped
+_SMALL_BYTES = 1024  # of a batch; measured: above, page faults cost more than pwrite()
 _LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 64 * 1024, 1024 * 1024
 
 
@@ -37,9 +37,9 @@ class SegmentWriter:
     """
 
     __slots__ = (
-        "_builder", "_interval", "_limit_offset", "_reserved", "_segment_bytes", "_segment_ms", "_singles",
-        "fd", "lean_end", "make_room", "max_timestamp", "quiet_position", "roll_after", "segment",
-        "tail", "tail_end", "tail_start",
+        "_builder", "_interval", "_limit_offset", "_may_map", "_reserved", "_segment_bytes", "_segment_ms",
+        "_singles", "fd", "lean_end", "make_room", "max_timestamp", "quiet_position", "roll_after",
+        "segment", "tail", "tail_end", "tail_start",
     )  # fmt: skip
 
     def __init__(self, segment: Segment, builder: IndexBuilder, config: TopicConfig) -> None:
@@ -49,7 +49,8 @@ class SegmentWriter:
         self.make_room = builder.make_room
         self._interval = config.index_interval_bytes
         self._reserved = config.preallocate  # whether the file may be longer than its batches
-        self._singles = 0  # in a row; far below zero if no tail can be mapped
+        self._singles = 0  # small ones in a row; a large one counts against them
+        self._may_map = True  # the tail of this segment
         self.tail: mmap.mmap | None = None
         self.tail_start = self.tail_end = 0
         self._segment_bytes = config.segment_bytes
@@ -115,7 +116,7 @@ class SegmentWriter:
         if position - builder.indexed_position > self._interval or len(batches) > 1:
             builder.make_room(len(batches))
         files.write_at(self.fd, _stamped(batches, base_offset, leader_epoch), size, position)
-        self._singles = min(self._singles, 0)
+        self._singles = 0
         segment.size_bytes = position + size
         if position == 0:
             self.roll_after = batches[0].max_timestamp + self._segment_ms
@@ -129,8 +130,8 @@ class SegmentWriter:
         """Write a single batch for which the mapped tail has no room; after many, map another stretch."""
         if files.pwrite(self.fd, data, position) != size:
             files.write_at(self.fd, (data,), size, position)
-        self._singles = self._singles + 1 if size <= _SMALL_BYTES else min(self._singles, 0)
-        if self._singles >= _SINGLES:
+        self._singles = self._singles + 1 if size <= _SMALL_BYTES else max(self._singles - 1, 0)
+        if self._singles >= _SINGLES and self._may_map:
             self._map_tail(position + size)
 
     def _map_tail(self, position: int) -> None:
@@ -144,7 +145,7 @@ class SegmentWriter:
         try:
             self.tail = files.map_tail(self.fd, start, end)
         except OSError:  # pwrite() will tell of a full disk
-            self._singles = -_NEVER  # not again in this segment
+            self._may_map = False
         else:
             self.tail_start, self.tail_end = start, end
 
@@ -184,7 +185,13 @@ class SegmentWriter:
         files.sync_data(self.fd)
 
     def handle_for_sync(self) -> files.Descriptor:
-        """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours."""
+        """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours.
+
+        The tail is not mapped for a while then: a store into a page that is on its way to the disk may have
+        to wait, and so would every other thread of Python, which pwrite() lets run.
+        """
+        self._unmap_tail()
+        self._singles = 0
         return files.Descriptor(os.dup(self.fd))
 
     def prepare_to_seal(self) -> None:

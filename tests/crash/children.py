@@ -85,6 +85,10 @@ def append_singles(partition: Partition, progress: Progress, chance: random.Rand
         progress.set("synced", offset + 1)
 
 
+def append_unsynced(partition: Partition, progress: Progress, chance: random.Random) -> None:
+    progress.set("next", 1 + partition.append(value_of(partition.next_offset)))
+
+
 def append_batches(partition: Partition, progress: Progress, chance: random.Random) -> None:
     start, generation = partition.next_offset, progress.get("generation")
     end = start + chance.randint(1, 200)
@@ -127,7 +131,7 @@ def roll(partition: Partition, progress: Progress, chance: random.Random) -> Non
 
 WRITERS: dict[str, Callable[[Partition, Progress, random.Random], None]] = {
     "singles": append_singles,
-    "tail": append_singles,
+    "tail": append_unsynced,
     "batches": append_batches,
     "rolls": roll,
     "trims": trim,
@@ -146,7 +150,7 @@ def write(path: str, progress_path: str, kind: str, seed: str) -> None:
     with commitlog.open(path) as log:
         config = {
             "segment_bytes": SEGMENT_BYTES.get(kind, 4096),
-            "file_delete_delay_ms": 0, "index_interval_bytes": 256, "flush_ms": 5,
+            "file_delete_delay_ms": 0, "index_interval_bytes": 256, "flush_ms": -1 if kind == "tail" else 5,
         }  # fmt: skip
         topic = log.topic("t") if "t" in log.topics() else log.create_topic("t", config=config)
         partition = topic.partition(0)
@@ -223,21 +227,26 @@ def fill_to_the_limit(path: str, count: str, seed: str) -> None:
 
 def fill_a_mapped_tail(path: str, seed: str) -> None:
     """As above, but single records that were stored into a map come to the limit; no signal may end us."""
-    limit = random.Random(int(seed)).randint(250_000, 500_000)
     with commitlog.open(path) as log:
         files._IN_ORDER, files._IN_PLACE = {os.uname().machine}, {files._file_system(os.stat(path).st_dev)}
-        partition = log.create_topic("t").partition(0)
+        partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
         while partition._writer.tail is None:
             partition.append(big_value(partition.next_offset))
+        reserved = os.path.getsize(partition.segments[-1].path)
+        limit = reserved + random.Random(int(seed)).randint(0, 1_000_000)
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         fill(partition)
         assert partition._writer.tail is None, "reserving failed before writing did"
-        assert limit - 1_000 < partition.size_bytes <= limit
+        assert limit - 2_000 < partition.size_bytes <= limit
         check(partition)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        for _ in range(1_000):
+        for _ in range(100):
             partition.append(big_value(partition.next_offset))
+        partition.roll()
+        for _ in range(2_000):
+            partition.append(big_value(partition.next_offset))
+        assert partition._writer.tail is not None, "the next segment tries again"
         partition.sync()
         check(partition)
         assert log.health().ok

@@ -169,7 +169,7 @@ def test_a_killed_writer_of_single_records_loses_nothing(tmp_path: Path) -> None
         child = children.start("write", path, tmp_path / "progress", "tail", seed)
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n", child.communicate()[1]
-        goal = progress.get("next") + 600
+        goal = progress.get("next") + 1_500 + 500 * seed
         children.until(lambda goal=goal: progress.get("next") > goal, "the child writes")  # type: ignore[misc]
         child.kill()
         child.communicate()
@@ -385,11 +385,21 @@ def test_a_sync_covers_what_was_stored_into_the_map(tmp_path: Path) -> None:
     assert held == [False, True]
 
 
-def test_the_threshold_is_hundreds_of_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_many_single_records_without_a_sync_between_them_map_the_tail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segment_writer, "_SINGLES", 256)
     with commitlog.open(tmp_path / "log") as log:
         partition = log.create_topic("t", config=QUIET).partition(0)
         append_to(partition, 256)
         assert partition._writer.tail is None
-        append_to(partition, 258)
+        append_to(partition, 257)
         assert partition._writer.tail is not None
+        partition.sync()
+        assert partition._writer.tail is None
+        append_to(partition, 512)
+        assert partition._writer.tail is None
+        append_to(partition, 513)
+        assert partition._writer.tail is not None
+        append_to(partition, 600)
+        check_records(partition, 0, 600)

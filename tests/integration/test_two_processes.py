@@ -67,7 +67,8 @@ def test_readers_see_every_record_while_single_ones_are_stored_into_a_mapped_tai
     log: CommitLog, log_path: Path, mapped_tail: None
 ) -> None:
     following = readers(log_path, 3)
-    partition = log.create_topic("t", config={**TINY, "segment_bytes": 100_000}).partition(0)
+    config = {**TINY, "segment_bytes": 100_000, "flush_ms": -1}
+    partition = log.create_topic("t", config=config).partition(0)
     append_on(partition, 6_000)
     assert partition._writer.tail is not None
     append_batches(partition, 6_500, 30)
