@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers import map_tails
 from hypothesis import HealthCheck, settings
 
 import commitlog
@@ -38,3 +39,9 @@ def log(log_path: Path) -> Iterator[CommitLog]:
 def partition(log: CommitLog) -> Partition:
     """The only partition of the topic "t"."""
     return log.create_topic("t").partition(0)
+
+
+@pytest.fixture
+def mapped_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the third on, single records are stored into a mapped tail."""
+    map_tails(monkeypatch)

@@ -10,8 +10,9 @@ from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
+import pytest
 
-from commitlog import CommitLog, Partition, Record, RecordBatch, TopicConfig
+from commitlog import CommitLog, Partition, Record, RecordBatch, TopicConfig, files, segment_writer
 from commitlog.columns import CONSTANT, DTYPES, U32, IntColumn, narrow, pack_bytes
 from commitlog.encode import NO_STRINGS, Columns, EncodedBatch, Rules, assemble, encode
 from commitlog.segment import segment_path
@@ -51,6 +52,14 @@ def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
     while not condition():
         assert monotonic() < deadline, "waited in vain"
         sleep(0.001)
+
+
+def map_tails(patch: pytest.MonkeyPatch, least_bytes: int = 64 * 1024) -> None:
+    """Store single records into a mapped tail soon, wherever the tests run."""
+    patch.setattr(segment_writer, "_SINGLES", 1)
+    patch.setattr(segment_writer, "_LEAST_TAIL_BYTES", least_bytes)
+    patch.setattr(files, "_file_system", lambda device: "ext4")
+    patch.setattr(files, "_IN_ORDER", {os.uname().machine})
 
 
 # --- batches and segments without a partition ----------------------------------------------------

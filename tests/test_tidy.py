@@ -20,9 +20,9 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 # Imports point down this list: a module may import only modules that stand before it.
 LAYERS = [
-    "errors", "record", "config", "codec", "columns", "files", "lock", "format", "ones", "encode", "batch",
-    "arrow", "index", "index_builder", "state", "handles", "segment", "segment_writer", "trash", "repair",
-    "swap", "recovery", "rewrite", "retention", "keymap", "merge", "compaction", "latest", "reader",
+    "errors", "record", "config", "codec", "columns", "files", "lock", "format", "reserved", "ones", "encode",
+    "batch", "arrow", "index", "index_builder", "state", "handles", "segment", "segment_writer", "trash",
+    "repair", "swap", "recovery", "rewrite", "retention", "keymap", "merge", "compaction", "latest", "reader",
     "producers", "active", "writer", "compacting", "partition", "read_only", "shared", "partitioner", "topic",
     "catalog", "background", "cleaner", "housekeeping", "log", "__init__",
 ]  # fmt: skip

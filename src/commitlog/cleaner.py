@@ -47,7 +47,8 @@ def clean_what_is_due(
     while not stopping():
         due = dirtiest([one for one in partitions() if one not in passed], now_ms)
         if due is None:
-            return dirtiest([one for one in partitions() if one in passed], now_ms) is not None
+            again = [one for one in partitions() if one in passed and one.compaction_error is None]
+            return dirtiest(again, now_ms) is not None
         passed.add(due)
         try:
             due.compact(now_ms)

@@ -20,6 +20,9 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 _MAX_PIECES = 1024  # the kernel takes no more at once
+PAGE_BYTES = mmap.PAGESIZE
+_IN_PLACE = {"ext4", "xfs", "tmpfs"}  # file systems that write over a block where it is
+_IN_ORDER = {"x86_64"}  # machines on which everybody sees stores in the order in which they were made
 
 
 def is_full(error: OSError) -> bool:
@@ -62,7 +65,10 @@ def _write_rest(fd: int, whole: bytes, written: int, position: int) -> None:
 
 
 def sync_data(fd: int) -> None:
-    """Make the contents of a file durable. Never call it again after it failed: the pages may be gone."""
+    """Make the contents of a file durable. Never call it again after it failed: the pages may be gone.
+
+    What was stored into a map of the file is covered: on Linux, maps and writes share the same pages.
+    """
     os.fdatasync(fd)
 
 
@@ -110,9 +116,9 @@ def cut(fd: int, size: int) -> None:
     os.ftruncate(fd, size)
 
 
-def reserve(fd: int, size: int) -> None:
-    """Give a file real blocks up to `size`, so that a store into its map cannot fail on a full disk."""
-    os.posix_fallocate(fd, 0, size)
+def reserve(fd: int, size: int, start: int = 0) -> None:
+    """Give [start, size) of a file real blocks, so that a store into its map cannot fail on a full disk."""
+    os.posix_fallocate(fd, start, size - start)
 
 
 def open_same(path: str, inode: int | None) -> int:
@@ -151,6 +157,30 @@ def map_writable(path: str, size: int) -> mmap.mmap:
         return mmap.mmap(fd, 0)
     finally:
         os.close(fd)
+
+
+def map_tail(fd: int, start: int, end: int) -> mmap.mmap:
+    """Map [start, end) of a file for writing, on reserved blocks; `start` is a multiple of PAGE_BYTES.
+
+    OSError where a store is not as good as pwrite(): where there is no room; on a file system that may look
+    for another block at each store, for a full disk would then kill the process; and on a machine where a
+    reader could see the new end of a log before the bytes.
+    """
+    if os.uname().machine not in _IN_ORDER or _file_system(os.fstat(fd).st_dev) not in _IN_PLACE:
+        raise OSError(errno.EOPNOTSUPP, "pwrite() is safer here")
+    reserve(fd, end, start)
+    return mmap.mmap(fd, end - start, offset=start)
+
+
+def _file_system(device: int) -> str | None:
+    """Return the kind of a mounted file system, None if it is not known."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            fields = line.split()
+            if fields[2] == number:
+                return fields[fields.index("-") + 1]
+    return None
 
 
 def write_whole(path: str, contents: bytes, temporary: str) -> None:

@@ -199,6 +199,8 @@ class Partition(CompactingPartition):
         try:
             with self._sync_lock, self._lock:
                 if self._refusal is None:
+                    if self._alone:
+                        self._writer.give_back()
                     self._sync_locked()  # names too, which no record may be waiting for
                     self._save_producers()
                     # what another thread appended from here on, the next open would not look for

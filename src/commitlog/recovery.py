@@ -20,6 +20,7 @@ from commitlog.format import SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
 from commitlog.handles import HandleCache
 from commitlog.index import OffsetIndex, TimeIndex, sealed_end
 from commitlog.repair import Salvage, fill_hole, salvage_segment
+from commitlog.reserved import only_zeros
 from commitlog.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -286,7 +287,8 @@ class Recovery:
                     return expected, CorruptionError(segment.path, place, reason)
                 expected = header.next_offset
         except CorruptionError as damage:
-            if not (self._config.preallocate and _only_zeros(segment, damage.position)):
+            synced = self._known is not None and expected < durable
+            if synced or not only_zeros(segment.path, damage.position, segment.size_bytes):
                 return expected, damage
             segment.size_bytes = damage.position  # blocks reserved ahead, never written
             if not read_only:
@@ -380,16 +382,3 @@ def _cut_file(segment: Segment) -> None:
         files.sync_data(fd)
     finally:
         os.close(fd)
-
-
-def _only_zeros(segment: Segment, position: int) -> bool:
-    fd = os.open(segment.path, os.O_RDONLY)
-    try:
-        while position < segment.size_bytes:
-            chunk = os.pread(fd, min(_CHUNK_BYTES, segment.size_bytes - position), position)
-            if chunk.count(0) != len(chunk) or not chunk:
-                return False
-            position += len(chunk)
-    finally:
-        os.close(fd)
-    return True

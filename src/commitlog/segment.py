@@ -21,6 +21,7 @@ from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex, base_offs
 from commitlog.index_builder import IndexBuilder
 from commitlog.ones import read_ones
 from commitlog.record import Record
+from commitlog.reserved import without_reserved
 
 LOG_SUFFIX = ".log"
 DELETED_SUFFIX = ".deleted"  # removed, waiting for file_delete_delay_ms
@@ -78,10 +79,14 @@ class Segment:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], cache: HandleCache | None = None) -> Self:
-        """Open one .log file by itself; only whole, sound batches can be read from it."""
+        """Open one .log file by itself; only whole, sound batches can be read from it.
+
+        Zeros behind the last one are no part of it: a writer that is at work, or was killed, reserved them.
+        """
         name = os.fspath(path)
         segment = cls(name, base_offset_of(name), (about := os.stat(name)).st_size, cache)
         segment.inode = about.st_ino
+        segment.size_bytes = without_reserved(name, about.st_size)
         return segment
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Sequence
 from typing import Self
@@ -17,6 +18,9 @@ from commitlog.segment import Segment, companions, segment_path
 
 _NEVER = 1 << 63
 _MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry holds 32 bits; the lean path does not look
+_SINGLES = 1024  # so many small single batches in a row, with no sync between them, and the tail is mapped
+_SMALL_BYTES = 1024  # of a batch; measured: above, page faults cost more than pwrite()
+_LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 64 * 1024, 1024 * 1024
 
 
 class SegmentWriter:
@@ -24,14 +28,18 @@ class SegmentWriter:
 
     The partition writes single records itself, as long as they end by `lean_end` and are not later than
     `roll_after`. After `quiet_position` one is due an index entry, which needs make_room(); that one, or one
-    later than `max_timestamp`, is told with note().
+    later than `max_timestamp`, is told with note(). Up to `tail_end` it stores them into `tail`, a map of the
+    file from `tail_start` on; after that write_single() writes them.
+
+    Behind size_bytes the file holds nothing, or zeros: blocks reserved for the tail, or by `preallocate`.
 
     Not thread-safe: the partition's append lock guards it.
     """
 
     __slots__ = (
-        "_builder", "_interval", "_limit_offset", "_preallocate", "_segment_bytes", "_segment_ms",
-        "fd", "lean_end", "make_room", "max_timestamp", "quiet_position", "roll_after", "segment",
+        "_builder", "_interval", "_limit_offset", "_may_map", "_reserved", "_segment_bytes", "_segment_ms",
+        "_singles", "fd", "lean_end", "make_room", "max_timestamp", "quiet_position", "roll_after",
+        "segment", "tail", "tail_end", "tail_start",
     )  # fmt: skip
 
     def __init__(self, segment: Segment, builder: IndexBuilder, config: TopicConfig) -> None:
@@ -40,7 +48,11 @@ class SegmentWriter:
         self._builder = builder
         self.make_room = builder.make_room
         self._interval = config.index_interval_bytes
-        self._preallocate = config.preallocate
+        self._reserved = config.preallocate  # whether the file may be longer than its batches
+        self._singles = 0  # small ones in a row; a large one counts against them
+        self._may_map = True  # the tail of this segment
+        self.tail: mmap.mmap | None = None
+        self.tail_start = self.tail_end = 0
         self._segment_bytes = config.segment_bytes
         self._segment_ms = _longest_ms(config)
         self.roll_after = 2 * _NEVER  # a timestamp: segment_ms after the first batch's
@@ -104,6 +116,7 @@ class SegmentWriter:
         if position - builder.indexed_position > self._interval or len(batches) > 1:
             builder.make_room(len(batches))
         files.write_at(self.fd, _stamped(batches, base_offset, leader_epoch), size, position)
+        self._singles = 0
         segment.size_bytes = position + size
         if position == 0:
             self.roll_after = batches[0].max_timestamp + self._segment_ms
@@ -112,6 +125,46 @@ class SegmentWriter:
             base_offset += batch.span
             position += batch.size
         self._foresee()
+
+    def write_single(self, data: bytes, size: int, position: int) -> None:
+        """Write a single batch for which the mapped tail has no room; after many, map another stretch."""
+        if files.pwrite(self.fd, data, position) != size:
+            files.write_at(self.fd, (data,), size, position)
+        self._singles = self._singles + 1 if size <= _SMALL_BYTES else max(self._singles - 1, 0)
+        if self._singles >= _SINGLES and self._may_map:
+            self._map_tail(position + size)
+
+    def share(self) -> None:
+        """Map nothing from now on: another process may cut the file, and storing behind its end kills."""
+        self._may_map = False
+
+    def _map_tail(self, position: int) -> None:
+        """Reserve and map a stretch behind `position`, modest in a small segment; or else go on without."""
+        self._unmap_tail()
+        start = position - position % files.PAGE_BYTES
+        end = min(start + min(max(position, _LEAST_TAIL_BYTES), _MOST_TAIL_BYTES), self._segment_bytes)
+        if end <= position:
+            return
+        self._reserved = True
+        try:
+            self.tail = files.map_tail(self.fd, start, end)
+        except OSError:  # pwrite() will tell of a full disk
+            self._may_map = False
+        else:
+            self.tail_start, self.tail_end = start, end
+
+    def _unmap_tail(self) -> None:
+        self.tail_end = 0  # first, so that nothing is stored into a map that Ctrl-C closed
+        tail, self.tail = self.tail, None
+        if tail is not None:
+            tail.close()
+
+    def give_back(self) -> None:
+        """Cut off the reserved blocks behind the last batch; no reader was told about them."""
+        self._unmap_tail()
+        if self._reserved:
+            files.cut(self.fd, self.segment.size_bytes)
+            self._reserved = False
 
     def note(self, base_offset: int, position: int, timestamp: int) -> None:
         """Index a batch that was written, if that is due."""
@@ -138,19 +191,25 @@ class SegmentWriter:
         self._builder.roll_back(position)
         self.segment.size_bytes = position
         self._foresee()
+        self._unmap_tail()  # storing into what is cut off would kill the process
         files.cut(self.fd, position)
         # or a power cut could bring back the last of several batches, behind others appended since
         files.sync_data(self.fd)
 
     def handle_for_sync(self) -> files.Descriptor:
-        """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours."""
+        """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours.
+
+        The tail is not mapped for a while then: a store into a page that is on its way to the disk may have
+        to wait, and so would every other thread of Python, which pwrite() lets run.
+        """
+        self._unmap_tail()
+        self._singles = 0
         return files.Descriptor(os.dup(self.fd))
 
     def prepare_to_seal(self) -> None:
-        """Do what can fail of sealing: index room, and the file gets its true size."""
+        """Do what can fail of sealing: after this, seal() has the room it needs, and the file its size."""
         self._builder.make_room()
-        if self._preallocate:
-            files.cut(self.fd, self.segment.size_bytes)
+        self.give_back()
 
     def seal(self, next_offset: int) -> None:
         """Finish the segment, after prepare_to_seal(): its indexes get their last entry."""
@@ -173,6 +232,7 @@ class SegmentWriter:
         fd, self.fd = self.fd, -1  # first, so that an interrupted close is not made twice
         if fd != -1:
             os.close(fd)
+            self._unmap_tail()
             self._builder.close()
 
     def __del__(self) -> None:

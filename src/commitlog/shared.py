@@ -106,6 +106,7 @@ class SharedPartition(Partition):
         self._next_offset = page.next_offset
         self._look_at_the_page()
         self._learn_of_producers()
+        self._writer.share()
         page.hold()
         self._holds = True
 

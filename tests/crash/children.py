@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import commitlog
-from commitlog import DiskFullError, Partition
+from commitlog import DiskFullError, Partition, files
 
 # --- starting them
 
@@ -85,6 +85,10 @@ def append_singles(partition: Partition, progress: Progress, chance: random.Rand
         progress.set("synced", offset + 1)
 
 
+def append_unsynced(partition: Partition, progress: Progress, chance: random.Random) -> None:
+    progress.set("next", 1 + partition.append(value_of(partition.next_offset)))
+
+
 def append_batches(partition: Partition, progress: Progress, chance: random.Random) -> None:
     start, generation = partition.next_offset, progress.get("generation")
     end = start + chance.randint(1, 200)
@@ -127,6 +131,7 @@ def roll(partition: Partition, progress: Progress, chance: random.Random) -> Non
 
 WRITERS: dict[str, Callable[[Partition, Progress, random.Random], None]] = {
     "singles": append_singles,
+    "tail": append_unsynced,
     "batches": append_batches,
     "rolls": roll,
     "trims": trim,
@@ -135,14 +140,17 @@ WRITERS: dict[str, Callable[[Partition, Progress, random.Random], None]] = {
 }
 
 
+SEGMENT_BYTES = {"batches": 64 * 1024, "everything": 64 * 1024, "tail": 1024 * 1024}
+
+
 def write(path: str, progress_path: str, kind: str, seed: str) -> None:
     """Write until killed."""
     progress = Progress(progress_path)
     chance = random.Random(int(seed))
     with commitlog.open(path) as log:
         config = {
-            "segment_bytes": 64 * 1024 if kind in ("batches", "everything") else 4096,
-            "file_delete_delay_ms": 0, "index_interval_bytes": 256, "flush_ms": 5,
+            "segment_bytes": SEGMENT_BYTES.get(kind, 4096),
+            "file_delete_delay_ms": 0, "index_interval_bytes": 256, "flush_ms": -1 if kind == "tail" else 5,
         }  # fmt: skip
         topic = log.topic("t") if "t" in log.topics() else log.create_topic("t", config=config)
         partition = topic.partition(0)
@@ -212,6 +220,34 @@ def fill_to_the_limit(path: str, count: str, seed: str) -> None:
         partition.trim_before(3)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         partition.append(big_value(partition.next_offset), sync=True)
+        check(partition)
+        assert log.health().ok
+    print(partition.next_offset)
+
+
+def fill_a_mapped_tail(path: str, seed: str) -> None:
+    """As above, but single records that were stored into a map come to the limit; no signal may end us."""
+    with commitlog.open(path) as log:
+        files._IN_ORDER, files._IN_PLACE = {os.uname().machine}, {files._file_system(os.stat(path).st_dev)}
+        partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
+        while partition._writer.tail is None:
+            partition.append(big_value(partition.next_offset))
+        reserved = os.path.getsize(partition.segments[-1].path)
+        limit = reserved + random.Random(int(seed)).randint(0, 1_000_000)
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        fill(partition)
+        assert partition._writer.tail is None, "reserving failed before writing did"
+        assert limit - 2_000 < partition.size_bytes <= limit
+        check(partition)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        for _ in range(100):
+            partition.append(big_value(partition.next_offset))
+        partition.roll()
+        for _ in range(2_000):
+            partition.append(big_value(partition.next_offset))
+        assert partition._writer.tail is not None, "the next segment tries again"
+        partition.sync()
         check(partition)
         assert log.health().ok
     print(partition.next_offset)

@@ -55,6 +55,18 @@ class _Directory:
     pending: list[_Change] = field(default_factory=list)
 
 
+class _Tail:
+    """A mapped tail; each store into it is a point."""
+
+    def __init__(self, view: mmap.mmap, around: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self._view = view
+        self._around = around
+        self.close = view.close
+
+    def __setitem__(self, place: slice, data: bytes) -> None:
+        self._around("store into a map", lambda: self._view.__setitem__(place, data))
+
+
 class FakeDisk:
     """Watches `root`, whose present contents count as durable. `on_point(label)` is called at each point."""
 
@@ -183,6 +195,7 @@ class FakeDisk:
                 patch.setattr(os, name, self._changing(name, getattr(os, name)))
             patch.setattr(files, "pwrite", self._changing("pwrite", files.pwrite))
             patch.setattr(files, "map_writable", self._mapping(files.map_writable))
+            patch.setattr(files, "map_tail", self._tail(files.map_tail))
             patch.setattr(files, "sync_map", self._sync_map)
             try:
                 yield self
@@ -257,6 +270,9 @@ class FakeDisk:
             return view
 
         return map_writable
+
+    def _tail(self, real: Callable[..., mmap.mmap]) -> Callable[..., _Tail]:
+        return lambda *args: _Tail(real(*args), self._around)
 
     def _sync_map(self, view: mmap.mmap) -> None:
         _, path, inode = self._maps[id(view)]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import commitlog
-from commitlog import CommitLogError, DiskFullError, Partition, PartitionFailedError, files
+from commitlog import CommitLogError, DiskFullError, Partition, PartitionFailedError, files, segment_writer
 
 from .disk import FakeDisk
 from .logs import (
@@ -160,8 +160,8 @@ def test_a_write_that_the_kernel_splits_is_finished(
 
 
 CALLS = (
-    "write_at", "pwrite", "reserve", "map_writable", "remove", "replace", "cut", "link", "map_file",
-    "copy_start",
+    "write_at", "pwrite", "reserve", "map_tail", "map_writable", "remove", "replace", "cut", "link",
+    "map_file", "copy_start",
 )  # fmt: skip
 
 
@@ -201,9 +201,12 @@ CHANGES: dict[str, Callable[[Partition], object]] = {
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("preallocate", [False, True])
 @pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("singles", [256, 1], ids=["written", "mapped"])
+@pytest.mark.usefixtures("mapped_tail")
 def test_whatever_fails_on_the_way_the_log_is_dense_and_right_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, preallocate: bool, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, preallocate: bool, code: int, singles: int
 ) -> None:
+    monkeypatch.setattr(segment_writer, "_SINGLES", singles)
     failed, number = "?", 0
     while failed:
         path = tmp_path / f"log-{number}"

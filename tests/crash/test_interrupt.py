@@ -32,10 +32,11 @@ from .logs import (
     value_of,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_disk", "quiet_ends")
+pytestmark = pytest.mark.usefixtures("quick_disk", "quiet_ends", "mapped_tail")
 
 SYNCED, END = 20, 24  # what is in the log before anything is interrupted, and how much of it is synced
 CONFIG = {**QUIET, "segment_bytes": 512, "index_interval_bytes": 0}
+ONE_SEGMENT = {"segment_bytes": 100_000}
 NEVER = 1 << 30
 MOMENTS = NEVER if SOAK else 12
 Values = dict[int, bytes]
@@ -54,6 +55,21 @@ class Case:
 def append_rolling(partition: Partition) -> None:
     partition.append(b"new" * 100)
     partition.append(b"new" * 100)
+
+
+def append_four(partition: Partition) -> None:
+    for _ in range(4):
+        partition.append(b"new")
+
+
+def map_then(act: Callable[[Partition], object]) -> Callable[[Partition], object]:
+    """Store a few records into a mapped tail first."""
+
+    def whole(partition: Partition) -> None:
+        append_four(partition)
+        act(partition)
+
+    return whole
 
 
 def a_flipped_bit(path: Path) -> range:
@@ -83,6 +99,14 @@ CASES: dict[str, Case] = {
     "sync": Case(Partition.sync),
     "roll": Case(Partition.roll),
     "roll of a preallocated segment": Case(Partition.roll, config={"preallocate": True}),
+    "appends that map the tail": Case(append_four, config=ONE_SEGMENT),
+    "append_many into a mapped tail": Case(
+        map_then(lambda partition: partition.append_many([b"new"] * 5)), config=ONE_SEGMENT
+    ),
+    "roll of a mapped tail": Case(map_then(Partition.roll), config=ONE_SEGMENT),
+    "truncate_from a mapped tail": Case(
+        map_then(lambda partition: partition.truncate_from(END)), config=ONE_SEGMENT
+    ),
     "trim_before": Case(lambda partition: partition.trim_before(13), range(13)),
     "trim_before of everything": Case(lambda partition: partition.trim_before(END), range(END)),
     "truncate_from": Case(lambda partition: partition.truncate_from(7), range(7, END)),
@@ -260,7 +284,7 @@ def closed(path: Path) -> range:
 
 def torn_tail(path: Path) -> range:
     last = segment_files(path)[-1]
-    flipped(last.stat().st_size - 20, 3)(last)
+    flipped(commitlog.Segment.open(last).size_bytes - 20, 3)(last)  # there are zeros behind it
     return range(END - 1, END)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import map_tails
 
 from .disk import write_image
 from .power import Moment, Promise, Writer, check_all, moments
@@ -256,6 +258,37 @@ def salvages_of_the_start(writer: Writer) -> None:
     writer.append(1)
 
 
+def long_tails(writer: Writer) -> None:
+    writer.append(30)
+    writer.append(2, sync=True)
+    writer.append(30)
+    writer.append_many(9)
+    writer.append(5)
+    writer.roll()
+    writer.append(12)
+    writer.kill()
+    writer.open()
+    writer.append(6)
+    writer.truncate(len(writer.promise.timeline) - 3)
+    writer.append(5)
+    writer.close()
+    writer.open()
+    writer.append(7)
+
+
+def into_a_map(story: Story) -> Story:
+    """Let single records be stored into a map: its pages reach the disk in any order."""
+
+    @functools.wraps(story)
+    def told(writer: Writer) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            map_tails(patch, least_bytes=2 * 4096)
+            story(writer)
+
+    told.__name__ += "_into_a_map"
+    return told
+
+
 STORIES: list[tuple[Story, Mapping[str, Any]]] = [
     (single_appends, {}),
     (batches, {"index_interval_bytes": 100}),
@@ -274,6 +307,12 @@ STORIES: list[tuple[Story, Mapping[str, Any]]] = [
     (salvages_of_the_middle, SMALL_SEGMENTS),
     (salvages_of_the_end, SMALL_SEGMENTS),
     (salvages_of_the_start, SMALL_SEGMENTS),
+    (into_a_map(long_tails), {"index_interval_bytes": 500}),
+    (into_a_map(single_appends), {}),
+    (into_a_map(rolls), SMALL_SEGMENTS),
+    (into_a_map(truncations), SMALL_SEGMENTS),
+    (into_a_map(kills), SMALL_SEGMENTS),
+    (into_a_map(preallocated), {**SMALL_SEGMENTS, "preallocate": True}),
 ]
 NAMES = [story.__name__ for story, _ in STORIES]
 

@@ -98,6 +98,24 @@ def writes_are_refused(path: str) -> None:
         assert log.health().ok
 
 
+def a_child_leaves_the_mapped_tail_alone(path: str) -> None:
+    """It has a map of the tail, too; letting it go must not cut the file under its parent."""
+    with commitlog.open(path) as log:
+        partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
+        append(partition, 2000)
+        size = os.stat(partition.segments[-1].path).st_size
+
+        def child() -> None:
+            refused(lambda: partition.append(b"wrong"))
+            log.close()
+            partition._writer.close()
+
+        wait(in_child(child))
+        assert os.stat(partition.segments[-1].path).st_size == size
+        append(partition, 2000)
+        assert [one.value for one in partition.records()] == [value_of(offset) for offset in range(4000)]
+
+
 def reads_are_right_or_refused(path: str) -> None:
     """The parent goes on under a child that reads through its handles."""
     for change in ("append", "roll", "trim", "truncate"):

@@ -64,6 +64,7 @@ def test_many_readers_do_not_keep_a_writer_out(log_path: Path) -> None:
     "program",
     [
         "writes_are_refused",
+        "a_child_leaves_the_mapped_tail_alone",
         "reads_are_right_or_refused",
         "the_parent_keeps_the_lock",
         "forks_under_load",

@@ -63,6 +63,22 @@ def test_readers_see_every_record_in_order_while_the_log_is_written_and_rolled(
         assert (result["read"], result["overtaken"]) == (partition.next_offset, 0)
 
 
+def test_readers_see_every_record_while_single_ones_are_stored_into_a_mapped_tail(
+    log: CommitLog, log_path: Path, mapped_tail: None
+) -> None:
+    following = readers(log_path, 3)
+    config = {**TINY, "segment_bytes": 100_000, "flush_ms": -1}
+    partition = log.create_topic("t", config=config).partition(0)
+    append_on(partition, 6_000)
+    assert partition._writer.tail is not None
+    append_batches(partition, 6_500, 30)
+    append_on(partition, 12_000)
+    partition.append(END)
+    assert len(partition.segments) > 5
+    for result in check_all_read(following, partition):
+        assert (result["read"], result["overtaken"]) == (partition.next_offset, 0)
+
+
 def test_a_reader_that_comes_late_reads_from_the_start(log: CommitLog, log_path: Path) -> None:
     partition = log.create_topic("t", config=TINY).partition(0)
     append_on(partition, 500)

@@ -140,3 +140,29 @@ def test_a_lock_excludes_others_and_shared_locks_do_not_exclude_each_other(tmp_p
     finally:
         for handle in handles:
             os.close(handle)
+
+
+def test_a_mapped_tail_is_part_of_the_file_and_has_real_blocks(fd: int, mapped_tail: None) -> None:
+    page = files.PAGE_BYTES
+    files.write_at(fd, [b"x" * (page + 10)], page + 10, 0)
+    tail = files.map_tail(fd, page, page + 20_000)
+    assert len(tail) == 20_000
+    assert tail[:10] == b"x" * 10
+    tail[10:14] = b"data"
+    assert os.pread(fd, 5, page + 10) == b"data\0"
+    files.write_at(fd, [b"more"], 4, page + 14)
+    assert tail[10:18] == b"datamore"
+    assert os.fstat(fd).st_blocks * 512 >= page + 20_000
+    tail.close()
+
+
+def test_no_tail_is_mapped_where_a_full_disk_could_kill(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_file_system", lambda device: "btrfs")
+    with pytest.raises(OSError, match="safer"):
+        files.map_tail(fd, 0, 4096)
+    assert os.fstat(fd).st_size == 0
+
+
+def test_the_kind_of_a_file_system_is_known_or_not(fd: int) -> None:
+    assert files._file_system(os.stat("/proc/self").st_dev) == "proc"
+    assert files._file_system(os.makedev(4095, 77)) is None
