@@ -20,11 +20,11 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 # Imports point down this list: a module may import only modules that stand before it.
 LAYERS = [
-    "errors", "record", "config", "codec", "columns", "files", "lock", "format", "reserved", "ones", "encode",
-    "batch", "arrow", "index", "index_builder", "state", "handles", "segment", "segment_writer", "trash",
-    "repair", "swap", "recovery", "rewrite", "retention", "keymap", "merge", "compaction", "latest", "reader",
-    "producers", "active", "writer", "compacting", "partition", "read_only", "shared", "partitioner", "topic",
-    "catalog", "background", "cleaner", "housekeeping", "log", "__init__",
+    "errors", "record", "config", "codec", "columns", "files", "lock", "format", "reserved", "ones",
+    "checking", "encode", "batch", "arrow", "index", "index_builder", "state", "handles", "segment",
+    "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention", "keymap", "merge",
+    "compaction", "latest", "reader", "producers", "active", "writer", "compacting", "partition", "read_only",
+    "shared", "partitioner", "topic", "catalog", "background", "cleaner", "housekeeping", "log", "__init__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "arrow"
