@@ -20,11 +20,12 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 # Imports point down this list: a module may import only modules that stand before it.
 LAYERS = [
-    "errors", "record", "config", "codec", "columns", "files", "lock", "format", "reserved", "ones", "encode",
-    "batch", "arrow", "index", "index_builder", "state", "handles", "segment", "segment_writer", "trash",
-    "repair", "swap", "recovery", "rewrite", "retention", "keymap", "merge", "compaction", "latest", "reader",
-    "producers", "active", "writer", "compacting", "partition", "read_only", "shared", "partitioner", "topic",
-    "catalog", "background", "cleaner", "housekeeping", "log", "__init__",
+    "errors", "record", "config", "codec", "columns", "files", "lock", "format", "reserved", "ones",
+    "checking", "encode", "batch", "arrow", "index", "index_builder", "state", "handles", "segment",
+    "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention", "keymap", "merge",
+    "compaction", "latest", "reader", "producers", "active", "writer", "compacting", "partition", "read_only",
+    "shared", "partitioner", "topic", "catalog", "background", "cleaner", "housekeeping",
+    "delivery", "producer", "log", "__init__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "arrow"
@@ -115,7 +116,8 @@ def file_system_calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("path", [path for path in MODULES if path.name != "files.py"], ids=name_of)
 def test_durability_is_asked_for_in_files_only(path: Path) -> None:
-    harmless = {"codec.py": {"flush"}}  # zlib's compressor has a flush of its own
+    # zlib's compressor has a flush of its own; a producer's is Kafka's word for emptying a buffer
+    harmless = {"codec.py": {"flush"}, "producer.py": {"flush"}}
     found = [
         f"{path.name}:{line} {call}"
         for call, line in file_system_calls(tree_of(path))

@@ -17,13 +17,16 @@ from typing import Literal
 
 from commitlog.batch import RecordBatch
 from commitlog.compaction import CompactionReport
-from commitlog.config import LogConfig, TopicConfig
+from commitlog.config import LogConfig, ProducerConfig, TopicConfig
+from commitlog.delivery import RecordFuture, RecordMetadata
 from commitlog.errors import (
     BatchTooLargeError,
+    BufferFullError,
     ClosedError,
     CommitLogError,
     ConfigError,
     CorruptionError,
+    DeliveryTimeoutError,
     DiskFullError,
     ForkedError,
     InvalidRecordError,
@@ -48,6 +51,7 @@ from commitlog.latest import Latest
 from commitlog.log import CommitLog, Health
 from commitlog.partition import Partition
 from commitlog.partitioner import Partitioner, register_partitioner
+from commitlog.producer import Producer
 from commitlog.record import Record
 from commitlog.recovery import RecoveryReport
 from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
@@ -76,6 +80,7 @@ def open(
 
 __all__ = [
     "BatchTooLargeError",
+    "BufferFullError",
     "ClosedError",
     "CommitLog",
     "CommitLogError",
@@ -83,6 +88,7 @@ __all__ = [
     "ConfigError",
     "CorruptionError",
     "Damage",
+    "DeliveryTimeoutError",
     "DiskFullError",
     "ForkedError",
     "Health",
@@ -101,10 +107,14 @@ __all__ = [
     "Partition",
     "PartitionFailedError",
     "Partitioner",
+    "Producer",
+    "ProducerConfig",
     "ProducerFencedError",
     "ReadOnlyError",
     "Record",
     "RecordBatch",
+    "RecordFuture",
+    "RecordMetadata",
     "RecordTooLargeError",
     "RecoveryReport",
     "RepairReport",

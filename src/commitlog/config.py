@@ -32,7 +32,7 @@ def _fraction(default: float) -> Any:
     return field(default=default, metadata={"fraction": True})
 
 
-def _one_of(default: str, *allowed: str) -> Any:
+def _one_of(default: str | int, *allowed: str | int) -> Any:
     return field(default=default, metadata={"allowed": allowed})
 
 
@@ -48,7 +48,7 @@ class _Config:
 def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
     if "allowed" in rule:
         if value not in rule["allowed"]:
-            raise ConfigError(name, value, f"must be one of {', '.join(rule['allowed'])}")
+            raise ConfigError(name, value, f"must be one of {', '.join(map(str, rule['allowed']))}")
     elif "low" in rule:
         low, high, unlimited = rule["low"], rule["high"], rule["unlimited"]
         extra = ", or -1 for no limit" if unlimited else ""
@@ -159,4 +159,21 @@ class LogConfig(_Config):
     topic_defaults: TopicConfig = field(default_factory=TopicConfig, metadata={"type": TopicConfig})
 
 
-__all__ = ["LogConfig", "TopicConfig"]
+@dataclass(frozen=True, slots=True)
+class ProducerConfig(_Config):
+    """The settings of a producer, under Kafka's names; batch_size and buffer_memory are bytes, as there."""
+
+    acks: Literal[0, 1, "all"] = _one_of(1, 0, 1, "all")
+    batch_size: int = _between(MIB, 1)
+    buffer_memory: int = _between(32 * MIB, 1)
+    compression_type: Literal["topic"] | CompressionType = _one_of(
+        "topic", "topic", "none", "zstd", "lz4", "gzip", "snappy"
+    )
+    delivery_timeout_ms: int = _between(120_000, 0)
+    enable_idempotence: bool = field(default=True, metadata={"type": bool})
+    linger_ms: int = _between(5, 0)
+    max_block_ms: int = _between(60_000, 0)
+    retry_backoff_ms: int = _between(100, 1)
+
+
+__all__ = ["LogConfig", "ProducerConfig", "TopicConfig"]

@@ -129,6 +129,18 @@ class ProducerFencedError(CommitLogError):
     template = "{0}: producer {1} has epoch {2}, but epoch {3} has written since"
 
 
+class BufferFullError(CommitLogError, TimeoutError):
+    """Records wait for a sync that does not come: ``BufferFullError(buffer_memory, max_block_ms)``."""
+
+    template = "more than buffer_memory = {0} bytes still wait to be synced after max_block_ms = {1}"
+
+
+class DeliveryTimeoutError(CommitLogError, TimeoutError):
+    """It is not known yet what became of a record: ``DeliveryTimeoutError(topic, seconds)``."""
+
+    template = "a record for topic {0!r} is still on its way after {1} s"
+
+
 # --- the disk and what is on it ------------------------------------------------------------------
 
 

@@ -7,12 +7,12 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 from commitlog.background import TaskHealth
 from commitlog.catalog import Catalog, TopicEntry, check_topic_name, typed
-from commitlog.config import LogConfig, TopicConfig
+from commitlog.config import LogConfig, ProducerConfig, TopicConfig
 from commitlog.errors import (
     ClosedError,
     CommitLogError,
@@ -26,6 +26,7 @@ from commitlog.handles import HandleCache
 from commitlog.housekeeping import Housekeeper
 from commitlog.lock import MUTEX_NAME, LogLock, ProcessLock, writer_is_ready
 from commitlog.partition import Partition
+from commitlog.producer import Producer
 from commitlog.read_only import ReadOnlyPartition
 from commitlog.reader import PartitionReader
 from commitlog.recovery import RecoveryReport
@@ -73,6 +74,7 @@ class CommitLog:
         self._clean = False
         self._refusal: CommitLogError | None = None
         self._housekeeper = Housekeeper(self._partitions, config)
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
     def _make_mutex(self) -> None:
         """Make the lock that guards the catalog, and the topics that are open."""
@@ -274,6 +276,17 @@ class CommitLog:
         """Say, for a reader, whether a writer keeps the state pages true."""
         return writer_is_ready(self.path)
 
+    def producer(self, **settings: Any) -> Producer:
+        """Return a producer; the settings are those of ProducerConfig."""
+        self._check_writable()
+        known = {setting.name for setting in fields(ProducerConfig)}
+        for name, value in settings.items():
+            if name not in known:
+                raise ConfigError(name, value, f"no such setting; there are {', '.join(sorted(known))}")
+        producer = Producer(self, ProducerConfig(**settings))
+        self._producers.add(producer)
+        return producer
+
     # --- what happened, and what happens behind the caller's back
 
     @property
@@ -303,6 +316,8 @@ class CommitLog:
 
     def close(self) -> None:
         """Sync everything, stop the threads and let the lock go. Closing twice is fine."""
+        for producer in list(self._producers):
+            producer.close()
         with self._mutex:
             closed, self._refusal = self._refusal is not None, self._refusal or ClosedError(self.path)
         try:

@@ -23,7 +23,7 @@ from commitlog.segment import Segment
 SUFFIX = ".snapshot"
 KEPT_BATCHES = 5
 SILENT_MS = 24 * 60 * 60 * 1000  # who has sent nothing for so long is forgotten; Kafka's default
-_SEQUENCES = 1 << 31  # then they start over
+SEQUENCES = 1 << 31  # then they start over
 _MAGIC = b"CLPROD1\0"
 _PRODUCER, _BATCH, _CHECKSUM = Struct("<qhBxxxxx"), Struct("<iiqq"), Struct("<I")
 
@@ -46,7 +46,7 @@ class _Producer:
 
     @property
     def next_sequence(self) -> int:
-        return (self.batches[-1].last_sequence + 1) % _SEQUENCES
+        return (self.batches[-1].last_sequence + 1) % SEQUENCES
 
     @property
     def timestamp(self) -> int:
@@ -76,7 +76,7 @@ class Producers:
         if epoch < known.epoch:
             raise ProducerFencedError(name, producer_id, epoch, known.epoch)
         expected = known.next_sequence if epoch == known.epoch else 0
-        last = (sequence + count - 1) % _SEQUENCES
+        last = (sequence + count - 1) % SEQUENCES
         if epoch == known.epoch:
             for batch in known.batches:
                 if (batch.base_sequence, batch.last_sequence) == (sequence, last):
@@ -91,7 +91,7 @@ class Producers:
         known = self._known.get(producer_id)
         if known is None or known.epoch != epoch:
             known = self._known[producer_id] = _Producer(epoch)
-        batch = SentBatch(sequence, (sequence + span - 1) % _SEQUENCES, base_offset, timestamp)
+        batch = SentBatch(sequence, (sequence + span - 1) % SEQUENCES, base_offset, timestamp)
         known.batches = [*known.batches[1 - KEPT_BATCHES :], batch]
 
     def read(self, segments: Sequence[Segment], end: int, now_ms: int) -> None:

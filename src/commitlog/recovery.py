@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from commitlog import files
+from commitlog.checking import check_batches
 from commitlog.config import RecoveryMode, TopicConfig
 from commitlog.errors import CorruptionError, TornTailError
-from commitlog.format import SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
 from commitlog.handles import HandleCache
 from commitlog.index import OffsetIndex, TimeIndex, sealed_end
 from commitlog.repair import Salvage, fill_hole, salvage_segment
@@ -32,8 +31,6 @@ from commitlog.segment import (
 from commitlog.segment_writer import open_builder
 from commitlog.state import Checkpoint
 from commitlog.swap import CLEANED_SUFFIX, finish_swaps, list_segments
-
-_CHUNK_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,53 +60,6 @@ class Recovered:
     has_producers: bool
     indexes_trusted: bool
     report: RecoveryReport
-
-
-def checked_headers(path: str, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Iterate over the sound batches of [position, size); CorruptionError at the first that is not.
-
-    Reads rather than maps: a writer may cut the file meanwhile, and a map would then kill the reader.
-    """
-    if position >= size:
-        return
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        chunk = _Chunk(fd, size)
-        while position < size:
-            chunk.hold(position, SMALLEST_BATCH_BYTES)
-            header = header_at(chunk.buffer, position - chunk.start)
-            if header is not None:
-                chunk.hold(position, header.size)
-            sound = check(chunk.buffer, position - chunk.start, chunk.end - chunk.start, path, chunk.start)
-            yield position, sound
-            position += sound.size
-    finally:
-        os.close(fd)
-
-
-class _Chunk:
-    """The bytes [start, end) of a file, a few megabytes at a time."""
-
-    def __init__(self, fd: int, size: int) -> None:
-        self._fd = fd
-        self._size = size
-        self.buffer = bytearray(_CHUNK_BYTES)
-        self.start = self.end = 0
-
-    def hold(self, position: int, count: int) -> None:
-        """Hold [position, position + count), or what the file has of it."""
-        count = min(count, self._size - position)
-        if self.start <= position and position + count <= self.end:
-            return
-        if len(self.buffer) < count:
-            self.buffer = bytearray(count)
-        self.start = self.end = position
-        while self.end < position + count:
-            room = memoryview(self.buffer)[self.end - position : self._size - position]
-            read = os.preadv(self._fd, [room], self.end)
-            if read == 0:
-                return
-            self.end += read
 
 
 class Recovery:
@@ -280,19 +230,19 @@ class Recovery:
         expected = segment.base_offset
         try:
             position, expected = _recovery_point(segment, durable if self._known else 0)
+        except CorruptionError as problem:
+            damage: CorruptionError | None = problem
+        else:
             self._checked_bytes += segment.size_bytes - position
-            for place, header in checked_headers(segment.path, position, segment.size_bytes):
-                if header.base_offset != expected:
-                    reason = f"offset {header.base_offset} stands where {expected} should"
-                    return expected, CorruptionError(segment.path, place, reason)
-                expected = header.next_offset
-        except CorruptionError as damage:
-            synced = self._known is not None and expected < durable
-            if synced or not only_zeros(segment.path, damage.position, segment.size_bytes):
-                return expected, damage
-            segment.size_bytes = damage.position  # blocks reserved ahead, never written
-            if not read_only:
-                _cut_file(segment)
+            expected, damage = check_batches(segment.path, position, segment.size_bytes, expected)
+        if damage is None:
+            return expected, None
+        synced = self._known is not None and expected < durable
+        if synced or not only_zeros(segment.path, damage.position, segment.size_bytes):
+            return expected, damage
+        segment.size_bytes = damage.position  # blocks reserved ahead, never written
+        if not read_only:
+            _cut_file(segment)
         return expected, None
 
     def _cut(self, segment: Segment, position: int, mode: RecoveryMode) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -117,6 +117,18 @@ class Topic:
         for index, key in enumerate(keys):
             _check_key(index, key)
         return _rows_of(chooser.many(keys, len(self._partitions)))
+
+    def places(
+        self, keys: Sequence[Buffer | None], chosen: Mapping[int, int]
+    ) -> list[tuple[int, list[int] | None]]:
+        """Divide records by partition: which rows (None for all of them) go where; some may be `chosen`."""
+        if len(self._partitions) == 1:
+            return [(0, None)]
+        numbers = self._chooser().many(keys, len(self._partitions))
+        for row, number in chosen.items():
+            numbers[row] = number
+        groups = _rows_of(numbers)
+        return groups if len(groups) > 1 else [(groups[0][0], None)]
 
     def _chooser(self) -> Partitioner:
         if self._partitioner is None:

@@ -25,6 +25,8 @@ EXAMPLES = [
     errors.PartitionFailedError("orders-0", "[Errno 5] Input/output error"),
     errors.OutOfOrderSequenceError("orders-0", 4_711, 12, 7),
     errors.ProducerFencedError("orders-0", 4_711, 0, 1),
+    errors.BufferFullError(33_554_432, 60_000),
+    errors.DeliveryTimeoutError("orders", 5),
     errors.LogLockedError("/data/log", "process 4711 on host7"),
     errors.NotALogError("/data/photos", "it has no commitlog.json"),
     errors.UnsupportedFormatError("/data/log", 9, 1),

@@ -1,0 +1,331 @@
+"""Records sent one by one are appended in batches, in order and once; all are told what became of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import contents, wait_until
+
+import commitlog
+from commitlog import (
+    BufferFullError,
+    ClosedError,
+    CommitLog,
+    ConfigError,
+    DeliveryTimeoutError,
+    DiskFullError,
+    InvalidRecordError,
+    Partition,
+    Producer,
+    RecordMetadata,
+    RecordTooLargeError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+
+NEVER = 10**9  # a linger that does not end
+
+
+@pytest.fixture
+def partition(log: CommitLog) -> Partition:
+    partition: Partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
+    return partition
+
+
+def producers(log: CommitLog, **settings: Any) -> Producer:
+    return log.producer(**{"linger_ms": NEVER, **settings})
+
+
+def test_what_was_sent_is_there_in_order_after_a_flush(log: CommitLog, partition: Partition) -> None:
+    with producers(log) as producer:
+        futures = [producer.send("t", b"%d" % number, key=b"k", timestamp=number) for number in range(100)]
+        assert not any(future.done() for future in futures)
+        assert partition.next_offset == 0
+        producer.flush()
+        assert [future.result() for future in futures] == [
+            RecordMetadata("t", 0, number, number) for number in range(100)
+        ]
+    assert [record.value for record in contents(partition)] == [b"%d" % number for number in range(100)]
+    assert len(list(partition.batches())) == 1
+
+
+def test_a_full_batch_is_appended_by_who_fills_it(log: CommitLog, partition: Partition) -> None:
+    with producers(log, batch_size=1_000) as producer:
+        for _ in range(10):
+            producer.send("t", b"v" * 100)
+        assert partition.next_offset == 7
+
+
+def test_what_has_lingered_is_appended_behind_the_senders_back(log: CommitLog, partition: Partition) -> None:
+    with log.producer(linger_ms=1) as producer:
+        future = producer.send("t", b"v")
+        assert future.result(timeout=30).offset == 0
+        assert future.get() == future.result()
+        assert future.exception() is None
+
+
+def test_records_go_to_the_partition_of_their_key_or_the_one_given(log: CommitLog) -> None:
+    topic = log.create_topic("many", partitions=5)
+    with producers(log) as producer:
+        keyed = [producer.send("many", b"%d" % number, key=b"%d" % (number % 17)) for number in range(200)]
+        given = [producer.send("many", b"given", partition=number % 5) for number in range(20)]
+        producer.flush()
+    assert [future.result().partition for future in given] == [number % 5 for number in range(20)]
+    for number, future in enumerate(keyed):
+        where = future.result()
+        record = topic.partition(where.partition).get(where.offset)
+        assert (record.value, record.key) == (b"%d" % number, b"%d" % (number % 17))
+    by_key = {(b"%d" % (number % 17), future.result().partition) for number, future in enumerate(keyed)}
+    assert len(by_key) == 17, "a key has one partition"
+    assert sum(partition.next_offset for partition in topic.partitions) == 220
+
+
+def test_headers_nulls_and_buffers_arrive_as_they_were_sent(log: CommitLog, partition: Partition) -> None:
+    changing = bytearray(b"before")
+    with producers(log) as producer:
+        producer.send("t", None, key=b"deleted")
+        producer.send("t", changing, key=memoryview(b"view"), headers=[("h", b"1"), ("n", None)])
+        changing[:] = b"after!"
+        producer.send("t", b"plain")
+    found = [(record.key, record.value, record.headers) for record in contents(partition)]
+    expected = [
+        (b"deleted", None, ()),
+        (b"view", b"before", (("h", b"1"), ("n", None))),
+        (None, b"plain", ()),
+    ]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"topic": "nowhere"}, UnknownTopicError),
+        ({"value": "text"}, InvalidRecordError),
+        ({"key": 5}, InvalidRecordError),
+        ({"headers": [("h", 5)]}, InvalidRecordError),
+        ({"partition": 1}, UnknownPartitionError),
+        ({"timestamp": -1}, InvalidRecordError),
+        ({"timestamp": 1.5}, InvalidRecordError),
+        ({"value": bytes(2 << 20)}, RecordTooLargeError),
+    ],
+)
+def test_a_record_that_cannot_be_sent_is_refused_at_once_and_leaves_the_others_alone(
+    log: CommitLog, partition: Partition, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    with producers(log) as producer:
+        producer.send("t", b"before")
+        with pytest.raises(error):
+            producer.send(**{"topic": "t", "value": b"v", **arguments})
+        producer.send("t", b"after")
+    assert [record.value for record in contents(partition)] == [b"before", b"after"]
+
+
+def test_an_unkeyed_record_is_refused_by_a_compacted_topic(log: CommitLog) -> None:
+    log.create_topic("c", config={"cleanup_policy": "compact"})
+    with producers(log) as producer, pytest.raises(InvalidRecordError, match="key"):
+        producer.send("c", b"v")
+
+
+# --- acks
+
+
+def test_acks_all_means_durable(log: CommitLog, partition: Partition) -> None:
+    with producers(log, acks="all") as producer:
+        future = producer.send("t", b"v")
+        producer.flush()
+        assert future.done()
+        assert partition.durable_offset == 1
+
+
+def test_acks_1_means_written(log: CommitLog, partition: Partition) -> None:
+    with producers(log) as producer:
+        future = producer.send("t", b"v")
+        producer.flush()
+        assert future.result().offset == 0
+        assert partition.durable_offset == 0
+
+
+def test_acks_0_does_not_wait(log: CommitLog, partition: Partition) -> None:
+    with producers(log, acks=0) as producer:
+        assert producer.send("t", b"v", timestamp=5).result() == RecordMetadata("t", -1, -1, 5)
+        assert partition.next_offset == 0
+    assert partition.next_offset == 1
+
+
+def test_who_sends_faster_than_the_disk_syncs_is_held_back(
+    log: CommitLog, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = threading.Event()
+    real = Partition.sync
+
+    def slow(self: Partition) -> None:
+        assert may_go_on.wait(30)
+        real(self)
+
+    monkeypatch.setattr(Partition, "sync", slow)
+    producer = producers(log, acks="all", batch_size=1_000, buffer_memory=5_000, max_block_ms=1)
+    with pytest.raises(BufferFullError):
+        for _ in range(1_000):
+            producer.send("t", b"v" * 100)
+    assert partition.size_bytes < 20_000
+    may_go_on.set()
+    producer.close()
+
+
+# --- errors
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, times: int, *, after: bool = False) -> list[int]:
+    """Let appends fail so often with a full disk, `after` they were made or before."""
+    real = Partition.append_encoded
+    left = [times]
+
+    def failing(self: Partition, *args: Any, **kwargs: Any) -> range:
+        if left[0] == 0:
+            return real(self, *args, **kwargs)
+        left[0] -= 1
+        if after:
+            real(self, *args, **kwargs)
+        raise DiskFullError("t-0", "No space left on device")
+
+    monkeypatch.setattr(Partition, "append_encoded", failing)
+    return left
+
+
+def test_a_batch_whose_answer_was_lost_is_tried_again_and_there_once(
+    log: CommitLog, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with producers(log, retry_backoff_ms=1) as producer:
+        for round_number in range(5):
+            left = fails(monkeypatch, 2, after=True)
+            futures = [producer.send("t", b"%d %d" % (round_number, number)) for number in range(10)]
+            producer.flush()
+            assert left == [0]
+            first = 10 * round_number
+            assert [one.result().offset for one in futures] == list(range(first, first + 10))
+    assert partition.next_offset == 50
+
+
+def test_an_error_reaches_the_future_and_the_flush(
+    log: CommitLog, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = producers(log, delivery_timeout_ms=0)
+    with monkeypatch.context() as patch:
+        fails(patch, 1)
+        future = producer.send("t", b"lost")
+        with pytest.raises(DiskFullError):
+            producer.flush()
+    assert isinstance(future.exception(), DiskFullError)
+    with pytest.raises(DiskFullError):
+        future.result()
+    assert producer.send("t", b"next").done() is False
+    producer.close()
+    assert [record.value for record in contents(partition)] == [b"next"]
+
+
+def test_an_error_that_a_callback_was_told_of_is_not_raised_again(
+    log: CommitLog, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[RecordMetadata | None, Exception | None]] = []
+
+    def callback(metadata: RecordMetadata | None, error: Exception | None) -> None:
+        told.append((metadata, error))
+
+    with producers(log, delivery_timeout_ms=0) as producer:
+        with monkeypatch.context() as patch:
+            fails(patch, 1)
+            producer.send("t", b"lost", on_delivery=callback)
+            producer.flush()
+        producer.send("t", b"kept", timestamp=7, on_delivery=callback)
+        producer.flush()
+    assert told[0][0] is None
+    assert isinstance(told[0][1], DiskFullError)
+    assert told[1] == (RecordMetadata("t", 0, 0, 7), None)
+
+
+def test_a_callback_that_fails_harms_nobody(log: CommitLog, partition: Partition) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("not ours")
+
+    with producers(log) as producer:
+        producer.send("t", b"one", on_delivery=failing)
+        producer.send("t", b"two")
+    assert partition.next_offset == 2
+
+
+def test_a_result_that_does_not_come_in_time_is_told_so(log: CommitLog, partition: Partition) -> None:
+    with producers(log) as producer:
+        future = producer.send("t", b"v")
+        with pytest.raises(DeliveryTimeoutError):
+            future.result(timeout=0)
+        with pytest.raises(DeliveryTimeoutError):
+            future.exception(timeout=0)
+
+
+# --- the end
+
+
+def test_closing_a_log_delivers_what_its_producers_hold(log_path: Path) -> None:
+    log = commitlog.open(log_path)
+    log.create_topic("t")
+    producer = producers(log)
+    future = producer.send("t", b"v")
+    log.close()
+    assert future.result().offset == 0
+    with pytest.raises(ClosedError):
+        producer.send("t", b"late")
+    producer.close()
+    with commitlog.open(log_path) as again:
+        assert again.topic("t").partition(0).next_offset == 1
+
+
+def test_threads_share_a_producer(log: CommitLog) -> None:
+    topic = log.create_topic("many", partitions=3)
+    with log.producer(batch_size=2_000, linger_ms=1) as producer:
+
+        def work(name: int) -> None:
+            for number in range(300):
+                producer.send("many", b"%d %d" % (name, number), key=b"%d" % name)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    seen: dict[int, list[int]] = {}
+    for partition in topic.partitions:
+        for record in partition.records():
+            name, number = map(int, record.value.split())
+            seen.setdefault(name, []).append(number)
+    assert seen == {name: list(range(300)) for name in range(5)}
+
+
+def test_the_producers_thread_ends_with_it(log: CommitLog, partition: Partition) -> None:
+    def alive() -> Iterator[str]:
+        return (thread.name for thread in threading.enumerate() if thread.name == "commitlog-producer")
+
+    producer = log.producer()
+    wait_until(lambda: any(alive()))
+    producer.close()
+    assert not any(alive())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"acks": 2}, {"batch_size": 0}, {"compression_type": "rar"}, {"linger_ms": -1}, {"batchsize": 5}],
+)
+def test_wrong_settings_are_refused(log: CommitLog, settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        log.producer(**settings)
+
+
+def test_a_producer_may_compress_what_its_topic_does_not(log: CommitLog, partition: Partition) -> None:
+    with producers(log, compression_type="zstd") as producer:
+        for _ in range(100):
+            producer.send("t", b"the same " * 10)
+    (batch,) = partition.batches()
+    assert batch.header.compression_type == "zstd"
