@@ -174,7 +174,7 @@ def test_a_killed_writer_of_single_records_loses_nothing(tmp_path: Path) -> None
         child.kill()
         child.communicate()
         written = progress.get("next")
-        with commitlog.open(path, config=mode("absolute")) as log:
+        with commitlog.open(path) as log:  # a kill may come in the middle of a store, at a page's edge
             partition = open_partition(log)
             found = [children.read_value(one.value)[0] for one in partition.records()]
             assert found == list(range(partition.next_offset))
