@@ -293,7 +293,7 @@ def check(moment: Moment, root: Path, log: str = "log") -> None:
     """Open what a power cut left: nothing promised is lost, nothing else is there, and it goes on."""
     write_image(moment.image, root)
     path, promise = root / log, moment.promise
-    seen = _seen_by_a_reader(path)
+    seen = _seen_by_a_reader(path, promise)
     with _opened(path, promise) as opened:
         _check_topics(opened, promise)
         if TOPIC not in opened.topics():
@@ -326,14 +326,17 @@ def _opened(path: Path, promise: Promise) -> CommitLog:
         return commitlog.open(path, config=LogConfig(recovery_mode="salvage"))
 
 
-def _seen_by_a_reader(path: Path) -> tuple[int, int, list[Record]] | None:
+def _seen_by_a_reader(path: Path, promise: Promise) -> tuple[int, int, list[Record]] | None:
     """What a reader sees of a log that no writer has recovered; None if it sees no log, or damage."""
     try:
         with commitlog.open(path, mode="r") as opened:
             partition = opened.topic(TOPIC).partition(0)
             return partition.start_offset, partition.next_offset, list(partition.records())
-    except (commitlog.NotALogError, commitlog.UnknownTopicError, CorruptionError):
-        return None  # damage that is none, the writer meets too
+    except (commitlog.NotALogError, commitlog.UnknownTopicError):
+        return None
+    except CorruptionError:
+        assert promise.hurt, "a power cut is no damage"
+        return None
 
 
 def _check_topics(opened: CommitLog, promise: Promise) -> None:

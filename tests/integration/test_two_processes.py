@@ -50,7 +50,7 @@ def check_all_read(following: list[subprocess.Popen[str]], partition: Partition)
     return results
 
 
-@pytest.mark.parametrize("size", [1, 50])
+@pytest.mark.parametrize("size", [1, 40])
 def test_readers_see_every_record_in_order_while_the_log_is_written_and_rolled(
     log: CommitLog, log_path: Path, size: int
 ) -> None:
