@@ -46,9 +46,10 @@ from commitlog.errors import (
     UnknownTopicError,
     UnsupportedFormatError,
 )
+from commitlog.housekeeping import Health
 from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex
 from commitlog.latest import Latest
-from commitlog.log import CommitLog, Health
+from commitlog.log import CommitLog
 from commitlog.partition import Partition
 from commitlog.partitioner import Partitioner, register_partitioner
 from commitlog.producer import Producer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from commitlog.background import Task, TaskHealth
 from commitlog.cleaner import clean_what_is_due
@@ -13,6 +14,23 @@ from commitlog.errors import ClosedError
 from commitlog.partition import Partition
 
 _IDLE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether everything behind the caller's back works: tasks, partitions that a disk error stopped, and
+    those that compaction has set aside.
+    """
+
+    tasks: tuple[TaskHealth, ...]
+    failed_partitions: tuple[tuple[str, str], ...]
+    uncleanable_partitions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        well = all(task.alive and task.error is None for task in self.tasks)
+        return well and not self.failed_partitions and not self.uncleanable_partitions
 
 
 class Housekeeper:

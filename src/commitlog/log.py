@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal, Self
 
-from commitlog.background import TaskHealth
 from commitlog.catalog import Catalog, TopicEntry, check_topic_name, typed
 from commitlog.config import LogConfig, ProducerConfig, TopicConfig
 from commitlog.errors import (
@@ -23,7 +23,7 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.handles import HandleCache
-from commitlog.housekeeping import Housekeeper
+from commitlog.housekeeping import Health, Housekeeper
 from commitlog.lock import MUTEX_NAME, LogLock, ProcessLock, writer_is_ready
 from commitlog.partition import Partition
 from commitlog.producer import Producer
@@ -34,23 +34,6 @@ from commitlog.shared import SharedPartition
 from commitlog.topic import Topic
 
 _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Whether everything behind the caller's back works: tasks, partitions that a disk error stopped, and
-    those that compaction has set aside.
-    """
-
-    tasks: tuple[TaskHealth, ...]
-    failed_partitions: tuple[tuple[str, str], ...]
-    uncleanable_partitions: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        well = all(task.alive and task.error is None for task in self.tasks)
-        return well and not self.failed_partitions and not self.uncleanable_partitions
 
 
 class CommitLog:
@@ -315,9 +298,16 @@ class CommitLog:
     # --- the end
 
     def close(self) -> None:
-        """Sync everything, stop the threads and let the lock go. Closing twice is fine."""
-        for producer in list(self._producers):
-            producer.close()
+        """Deliver what producers hold, sync everything, stop the threads and let the lock go.
+
+        Closing twice is fine.
+        """
+        with contextlib.ExitStack() as last:
+            last.callback(self._close)
+            for producer in list(self._producers):
+                last.callback(producer.close)  # one after another, whatever the others raise
+
+    def _close(self) -> None:
         with self._mutex:
             closed, self._refusal = self._refusal is not None, self._refusal or ClosedError(self.path)
         try:
@@ -366,6 +356,7 @@ class CommitLog:
     def _forked(self) -> None:
         """In a forked child: nothing may be written through what the parent opened; reading may go on."""
         self._make_mutex()
+        self._producers = weakref.WeakSet()  # what they hold is the parent's to deliver
         self._cache.renew_lock()
         if self._lock is not None:
             self._refusal = ForkedError(self.path)

@@ -283,6 +283,22 @@ def test_closing_a_log_delivers_what_its_producers_hold(log_path: Path) -> None:
         assert again.topic("t").partition(0).next_offset == 1
 
 
+def test_a_log_is_closed_even_if_a_producer_could_not_deliver(
+    log_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = commitlog.open(log_path)
+    log.create_topic("t")
+    first, second = producers(log, delivery_timeout_ms=0), producers(log, delivery_timeout_ms=0)
+    for producer in (first, second):
+        producer.send("t", b"v")
+    fails(monkeypatch, 1)
+    with pytest.raises(DiskFullError):
+        log.close()
+    with commitlog.open(log_path) as again:
+        assert again.recovery[0].clean
+        assert again.topic("t").partition(0).next_offset == 1
+
+
 def test_threads_share_a_producer(log: CommitLog) -> None:
     topic = log.create_topic("many", partitions=3)
     with log.producer(batch_size=2_000, linger_ms=1) as producer:
