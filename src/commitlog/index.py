@@ -148,11 +148,6 @@ class Index:
         grows = (np.diff(offsets) > 0).all() and (np.diff(positions) > 0).all()
         return bool(grows and not (positions & 7).any())
 
-    @property
-    def sealed_bytes(self) -> int:
-        """The size that the segment had when it was sealed, as the seal says; 0 if there is none."""
-        return self._seal[0] if self._seal is not None else 0
-
     def seal_holds(self, size_bytes: int) -> bool:
         """Say whether the index is complete and unharmed for a sealed segment of this size."""
         seal = self._seal
