@@ -17,6 +17,7 @@ import commitlog
 SOURCE = Path(commitlog.__file__).parent
 TESTS = Path(__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
+FOLDERS = {f"commitlog.{path.parent.name}" for path in SOURCE.glob("*/__init__.py")}
 
 # Imports point down this list: a module may import only modules that stand before it.
 LAYERS = [
@@ -41,7 +42,9 @@ MOST_LINES = 400
 
 
 def name_of(path: Path) -> str:
-    return path.stem
+    """The module's dotted name within the package; a folder's own module has the folder's name."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
 
 def tree_of(path: Path) -> ast.Module:
@@ -59,14 +62,16 @@ def imports(tree: ast.AST, inside_function: bool = False) -> Iterator[tuple[str,
             continue  # never executed, so it cannot make a circle
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            if node.module == "commitlog":
-                yield from ((alias.name, inside_function, node.lineno) for alias in node.names)
+            if node.module == "commitlog" or node.module in FOLDERS:
+                folder = node.module.removeprefix("commitlog").lstrip(".")
+                names = [f"{folder}.{alias.name}".lstrip(".") for alias in node.names]
+                yield from ((name, inside_function, node.lineno) for name in names)
             elif node.module and node.module.startswith("commitlog."):
-                yield node.module.split(".")[1], inside_function, node.lineno
+                yield node.module.removeprefix("commitlog."), inside_function, node.lineno
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.startswith("commitlog."):
-                    yield alias.name.split(".")[1], inside_function, node.lineno
+                    yield alias.name.removeprefix("commitlog."), inside_function, node.lineno
         else:
             function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             yield from imports(node, inside_function or function)

@@ -53,7 +53,7 @@ from commitlog.log import CommitLog
 from commitlog.partition import Partition
 from commitlog.partitioner import Partitioner, register_partitioner
 from commitlog.producer import Producer
-from commitlog.record import Record
+from commitlog.record import Record, TopicPartition
 from commitlog.recovery import RecoveryReport
 from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
 from commitlog.segment import Segment
@@ -125,6 +125,7 @@ __all__ = [
     "Topic",
     "TopicConfig",
     "TopicExistsError",
+    "TopicPartition",
     "TornTailError",
     "UnknownPartitionError",
     "UnknownTopicError",

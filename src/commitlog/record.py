@@ -9,6 +9,13 @@ Header = tuple[str, bytes | None]
 Headers = Sequence[Header]
 
 
+class TopicPartition(NamedTuple):
+    """A partition of a topic, by name and number."""
+
+    topic: str
+    partition: int
+
+
 class Record(NamedTuple):
     """One record. A value of None is a tombstone; timestamp is in milliseconds since the epoch."""
 
