@@ -17,41 +17,59 @@ from typing import Literal
 
 from commitlog.batch import RecordBatch
 from commitlog.compaction import CompactionReport
-from commitlog.config import LogConfig, ProducerConfig, TopicConfig
+from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
+from commitlog.consumer import Consumer
 from commitlog.delivery import RecordFuture, RecordMetadata
 from commitlog.errors import (
+    AssignmentError,
     BatchTooLargeError,
     BufferFullError,
     ClosedError,
+    CommitFailedError,
     CommitLogError,
     ConfigError,
     CorruptionError,
     DeliveryTimeoutError,
+    DeserializationError,
     DiskFullError,
+    FencedMemberError,
     ForkedError,
+    GroupNotEmptyError,
+    InconsistentGroupError,
     InvalidRecordError,
     InvalidTopicError,
     LogLockedError,
     MissingDependencyError,
+    NoOffsetError,
     NotALogError,
+    NotAssignedError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     PartitionFailedError,
     ProducerFencedError,
     ReadOnlyError,
+    RebalanceInProgressError,
     RecordTooLargeError,
     TopicExistsError,
     TornTailError,
+    UnknownGroupError,
     UnknownPartitionError,
     UnknownTopicError,
     UnsupportedFormatError,
 )
+from commitlog.fetching import ConsumerRecord
+from commitlog.groups.admin import GroupDescription, MemberDescription, PartitionDescription
+from commitlog.groups.assignors import Subscription, register_assignor
+from commitlog.groups.member import GroupMetadata
+from commitlog.groups.offsets import OffsetAndMetadata
+from commitlog.groups.session import RebalanceListener
 from commitlog.housekeeping import Health
 from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex
 from commitlog.latest import Latest
 from commitlog.log import CommitLog
 from commitlog.partition import Partition
 from commitlog.partitioner import Partitioner, register_partitioner
+from commitlog.positions import OffsetAndTimestamp
 from commitlog.producer import Producer
 from commitlog.record import Record, TopicPartition
 from commitlog.recovery import RecoveryReport
@@ -80,19 +98,30 @@ def open(
 
 
 __all__ = [
+    "AssignmentError",
     "BatchTooLargeError",
     "BufferFullError",
     "ClosedError",
+    "CommitFailedError",
     "CommitLog",
     "CommitLogError",
     "CompactionReport",
     "ConfigError",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerRecord",
     "CorruptionError",
     "Damage",
     "DeliveryTimeoutError",
+    "DeserializationError",
     "DiskFullError",
+    "FencedMemberError",
     "ForkedError",
+    "GroupDescription",
+    "GroupMetadata",
+    "GroupNotEmptyError",
     "Health",
+    "InconsistentGroupError",
     "Index",
     "IndexEntry",
     "InvalidRecordError",
@@ -100,18 +129,26 @@ __all__ = [
     "Latest",
     "LogConfig",
     "LogLockedError",
+    "MemberDescription",
     "MissingDependencyError",
+    "NoOffsetError",
     "NotALogError",
+    "NotAssignedError",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
     "OffsetIndex",
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
     "Partition",
+    "PartitionDescription",
     "PartitionFailedError",
     "Partitioner",
     "Producer",
     "ProducerConfig",
     "ProducerFencedError",
     "ReadOnlyError",
+    "RebalanceInProgressError",
+    "RebalanceListener",
     "Record",
     "RecordBatch",
     "RecordFuture",
@@ -121,16 +158,19 @@ __all__ = [
     "RepairReport",
     "Salvage",
     "Segment",
+    "Subscription",
     "TimeIndex",
     "Topic",
     "TopicConfig",
     "TopicExistsError",
     "TopicPartition",
     "TornTailError",
+    "UnknownGroupError",
     "UnknownPartitionError",
     "UnknownTopicError",
     "UnsupportedFormatError",
     "VerifyReport",
     "open",
+    "register_assignor",
     "register_partitioner",
 ]

@@ -73,7 +73,8 @@ class ActivePartition(PartitionReader):
         self._lock: threading.Lock | ProcessLock = threading.Lock()
         self._sync_lock: threading.Lock | ProcessLock = threading.Lock()
         self._readable = threading.Condition()
-        self._waiters = 0
+        self._watchers: set[threading.Event] = set()
+        self._waiters = 0  # those who wait and those who watch
 
     def configure(self, config: TopicConfig) -> None:
         """Take other settings; those of segments count from the next roll on."""
@@ -135,9 +136,24 @@ class ActivePartition(PartitionReader):
                 self._waiters -= 1
         return self._next_offset > offset
 
+    def watch(self, event: threading.Event) -> bool:
+        """Set `event` at each append, until unwatch()."""
+        with self._readable:
+            self._watchers.add(event)
+            self._waiters += 1
+        return True
+
+    def unwatch(self, event: threading.Event) -> None:
+        """Leave `event` alone."""
+        with self._readable:
+            self._watchers.discard(event)
+            self._waiters -= 1
+
     def _notify(self) -> None:
         with self._readable:
             self._readable.notify_all()
+            for event in self._watchers:
+                event.set()
 
     def _check_writable(self) -> None:
         if self._refusal is not None:

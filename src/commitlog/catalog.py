@@ -31,7 +31,9 @@ from commitlog.lock import NAME as LOCK_NAME
 from commitlog.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
 
 FORMAT = 1
+INTERNAL = ("__consumer_offsets",)  # topics of our own; several processes write them, however the log is open
 _ABOUT, _TOPICS, _CLEAN, _NEW = "commitlog.json", "topics", "clean-shutdown", "new" + TEMPORARY_SUFFIX
+_NEW_INTERNAL = "internal" + TEMPORARY_SUFFIX
 _JSON, _GONE = ".json", ".gone"  # a topic, and one that is being deleted: of one length, as names may be long
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -134,7 +136,10 @@ class Catalog:
     def store(self, entry: TopicEntry) -> None:
         """Make a topic durable."""
         stored = {"partitions": entry.partitions, "config": entry.config}
-        self._write(os.path.join(_TOPICS, entry.name + _JSON), json.dumps(stored, indent=1).encode())
+        # a process that only reads the log may make an internal topic, beside its writer
+        temporary = _NEW_INTERNAL if entry.name in INTERNAL else _NEW
+        contents = json.dumps(stored, indent=1).encode()
+        self._write(os.path.join(_TOPICS, entry.name + _JSON), contents, temporary)
 
     def create_partitions(self, entry: TopicEntry, first: int) -> None:
         """Make the directories of partitions [first, entry.partitions)."""
@@ -207,10 +212,10 @@ class Catalog:
     def _path(self, *names: str) -> str:
         return os.path.join(self._directory, *names)
 
-    def _write(self, name: str, contents: bytes) -> None:
+    def _write(self, name: str, contents: bytes, new: str = _NEW) -> None:
         path = self._path(name)
         # one writer holds the lock, so one temporary name is enough; a topic's own could be too long
-        temporary = os.path.join(os.path.dirname(path), _NEW)
+        temporary = os.path.join(os.path.dirname(path), new)
         try:
             files.write_whole(path, contents, temporary)
         except OSError as error:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
@@ -59,7 +59,11 @@ def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
     elif "fraction" in rule:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise ConfigError(name, value, "must be a number in [0, 1]")
-    elif "type" in rule and not isinstance(value, rule["type"]):
+    elif (
+        "type" in rule
+        and not isinstance(value, rule["type"])
+        and not (rule.get("optional") and value is None)
+    ):
         raise ConfigError(name, value, f"must be a {rule['type'].__name__}")
 
 
@@ -176,4 +180,53 @@ class ProducerConfig(_Config):
     retry_backoff_ms: int = _between(100, 1)
 
 
-__all__ = ["LogConfig", "ProducerConfig", "TopicConfig"]
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig(_Config):
+    """The settings of a consumer, under Kafka's names.
+
+    auto_offset_reset is "earliest", where Kafka's is "latest", and partitions stay where they need not move.
+    """
+
+    auto_commit_interval_ms: int = _between(5000, 0)
+    auto_offset_reset: Literal["earliest", "latest", "none"] = _one_of(
+        "earliest", "earliest", "latest", "none"
+    )
+    client_id: str = field(default="", metadata={"type": str})
+    consumer_timeout_ms: int = _between(-1, 0, unlimited=True)
+    enable_auto_commit: bool = field(default=True, metadata={"type": bool})
+    fetch_max_bytes: int = _between(50 * MIB, 1)
+    group_id: str | None = field(default=None, metadata={"type": str, "optional": True})
+    group_instance_id: str | None = field(default=None, metadata={"type": str, "optional": True})
+    heartbeat_interval_ms: int = _between(3000, 1)
+    isolation_level: Literal["read_uncommitted", "read_committed"] = _one_of(
+        "read_uncommitted", "read_uncommitted", "read_committed"
+    )
+    key_deserializer: Callable[[bytes | None], Any] | None = field(
+        default=None, metadata={"type": Callable, "optional": True}
+    )
+    max_poll_interval_ms: int = _between(300_000, 1)
+    max_poll_records: int = _between(500, 1)
+    partition_assignment_strategy: str | Sequence[str] = ("cooperative-sticky",)
+    session_timeout_ms: int = _between(45_000, 1)
+    value_deserializer: Callable[[bytes | None], Any] | None = field(
+        default=None, metadata={"type": Callable, "optional": True}
+    )
+
+    def __post_init__(self) -> None:
+        _Config.__post_init__(self)
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            reason = f"must be below session_timeout_ms = {self.session_timeout_ms}"
+            raise ConfigError("heartbeat_interval_ms", self.heartbeat_interval_ms, reason)
+        if not self.strategies:
+            raise ConfigError(
+                "partition_assignment_strategy", self.partition_assignment_strategy, "names none"
+            )
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The names of the assignors that this consumer knows, the one it likes best first."""
+        given = self.partition_assignment_strategy
+        return (given,) if isinstance(given, str) else tuple(given)
+
+
+__all__ = ["ConsumerConfig", "LogConfig", "ProducerConfig", "TopicConfig"]

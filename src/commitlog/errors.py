@@ -78,6 +78,12 @@ class TopicExistsError(CommitLogError):
     template = "topic {0!r} exists already"
 
 
+class AssignmentError(CommitLogError):
+    """An assignor leaves a partition out, or gives it wrongly: ``AssignmentError(assignor, reason)``."""
+
+    template = "assignor {0!r}: {1}"
+
+
 class MissingDependencyError(CommitLogError, ImportError):
     """An optional package is needed: ``MissingDependencyError(feature, package)``."""
 
@@ -139,6 +145,75 @@ class DeliveryTimeoutError(CommitLogError, TimeoutError):
     """It is not known yet what became of a record: ``DeliveryTimeoutError(topic, seconds)``."""
 
     template = "a record for topic {0!r} is still on its way after {1} s"
+
+
+# --- consumers and groups ---------------------------------------------------------------------------
+
+
+class NotAssignedError(CommitLogError, LookupError):
+    """The consumer does not read this partition: ``NotAssignedError(topic, partition)``."""
+
+    template = "{0}-{1} is not assigned to this consumer"
+
+
+class NoOffsetError(CommitLogError, LookupError):
+    """Nothing says where to start, and auto_offset_reset is "none": ``NoOffsetError(topic, partition)``."""
+
+    template = "no offset is committed for {0}-{1}, and auto_offset_reset is 'none'"
+
+
+class DeserializationError(CommitLogError, ValueError):
+    """A deserializer refused a record, which is the next to be read: seek() behind it to go on.
+
+    ``DeserializationError(topic, partition, offset, cause)``
+    """
+
+    template = "{0}-{1}, offset {2}: {3}"
+
+
+class CommitFailedError(CommitLogError):
+    """The member may not commit, or is none any more, and poll() joins again.
+
+    ``CommitFailedError(group, reason)``
+    """
+
+    template = "group {0!r}: {1}"
+
+
+class RebalanceInProgressError(CommitFailedError):
+    """The partition is on its way to another member, or to this one: call poll(), then commit again.
+
+    ``RebalanceInProgressError(group, generation)``
+    """
+
+    template = "group {0!r} is rebalancing, to generation {1}"
+
+
+class FencedMemberError(CommitLogError):
+    """Another member has come under the same group_instance_id: this one has to end.
+
+    ``FencedMemberError(group, instance)``
+    """
+
+    template = "group {0!r}: another member has joined as {1!r}"
+
+
+class InconsistentGroupError(CommitLogError, ValueError):
+    """The members know no strategy in common: ``InconsistentGroupError(strategies, current)``."""
+
+    template = "no member knows any of the strategies {0}; the group uses {1!r}"
+
+
+class GroupNotEmptyError(CommitLogError):
+    """The group has members: ``GroupNotEmptyError(group, count)``."""
+
+    template = "group {0!r} has {1} members; stop them first"
+
+
+class UnknownGroupError(CommitLogError, LookupError):
+    """There is no such group: ``UnknownGroupError(group)``."""
+
+    template = "no group {0!r}"
 
 
 # --- the disk and what is on it ------------------------------------------------------------------

@@ -41,12 +41,13 @@ class Housekeeper:
         self._config = config
         self._synced_at: dict[str, float] = {}
         self._retained_at = time.monotonic()
-        self._stopping = False
+        self._started = self._stopping = False
         self._flusher = Task("flusher", self.sync_due)
         self._tasks = (self._flusher, Task("retention", self.tidy), Task("cleaner", self.clean))
 
     def start(self) -> None:
         """Start the threads."""
+        self._started = True
         for task in self._tasks:
             task.start()
 
@@ -63,8 +64,8 @@ class Housekeeper:
             task.stop()
 
     def health(self) -> tuple[TaskHealth, ...]:
-        """Tell how the threads fare."""
-        return tuple(task.health() for task in self._tasks)
+        """Tell how the threads fare, once they are started."""
+        return tuple(task.health() for task in self._tasks) if self._started else ()
 
     def sync_due(self) -> float:
         """Sync the partitions that flush_ms or flush_messages call for; returns when to come again."""

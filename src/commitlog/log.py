@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
-from commitlog.catalog import Catalog, TopicEntry, check_topic_name, typed
-from commitlog.config import LogConfig, ProducerConfig, TopicConfig
-from commitlog.errors import (
-    ClosedError,
-    CommitLogError,
-    ConfigError,
-    ForkedError,
-    ReadOnlyError,
-    TopicExistsError,
-    UnknownTopicError,
-)
-from commitlog.handles import HandleCache
+from commitlog.catalog import Catalog
+from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
+from commitlog.consumer import Consumer
+from commitlog.errors import ClosedError, CommitLogError, ConfigError, ForkedError, ReadOnlyError
+from commitlog.groups.admin import GroupDescription, Groups
+from commitlog.groups.member import GroupMember
+from commitlog.groups.offsets import TOPIC as OFFSETS_TOPIC
+from commitlog.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
 from commitlog.housekeeping import Health, Housekeeper
-from commitlog.lock import MUTEX_NAME, LogLock, ProcessLock, writer_is_ready
+from commitlog.lock import LogLock
 from commitlog.partition import Partition
 from commitlog.producer import Producer
-from commitlog.read_only import ReadOnlyPartition
-from commitlog.reader import PartitionReader
+from commitlog.record import TopicPartition
 from commitlog.recovery import RecoveryReport
-from commitlog.shared import SharedPartition
 from commitlog.topic import Topic
+from commitlog.topics import Mode, TopicSet, abandon
 
 _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
@@ -47,22 +41,17 @@ class CommitLog:
         self, path: str, config: LogConfig, catalog: Catalog, lock: LogLock | None, *, shared: bool = False
     ) -> None:
         self.path = path
-        self._shared = shared
         self.config = config
+        self._shared = shared
         self._catalog = catalog
         self._lock = lock  # None: opened for reading
-        self._make_mutex()
-        self._topics: dict[str, Topic] = {}
-        self._cache = HandleCache(config.max_open_segments)
-        self._clean = False
         self._refusal: CommitLogError | None = None
-        self._housekeeper = Housekeeper(self._partitions, config)
-        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-    def _make_mutex(self) -> None:
-        """Make the lock that guards the catalog, and the topics that are open."""
-        name = os.path.join(self.path, MUTEX_NAME)
-        self._mutex: threading.RLock | ProcessLock = ProcessLock(name) if self._shared else threading.RLock()
+        mode: Mode = "r" if lock is None else "shared" if shared else "w"
+        self._topics = TopicSet(catalog, path, config, mode, self._check_open)
+        self._housekeeper = Housekeeper(self._topics.partitions, config)
+        self._topics.wake_flusher_with(self._housekeeper.wake)
+        self._groups = Groups(path, self, self._topics.counts, self._open_offsets)
+        self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
 
     @classmethod
     def open(
@@ -93,7 +82,7 @@ class CommitLog:
             lock.release()
             raise
         try:
-            log._load()
+            log._topics.load()
             lock.ready(shared=shared)
             _open_logs.add(log)
             log._housekeeper.start()
@@ -105,18 +94,9 @@ class CommitLog:
     def _abandon(self) -> None:
         """Let everything go of a log that could not be opened."""
         self._housekeeper.stop()
-        _abandon(self._partitions())
+        abandon(self._topics.partitions())
         if self._lock is not None:
             self._lock.release()
-
-    def _load(self) -> None:
-        """Open every topic. The clean marker goes first: from here on, a crash means recovery."""
-        with self._mutex:
-            self._clean = self._catalog.take_clean_marker()
-            # crash: no marker -> the next open checks the log from its recovery points on
-            self._catalog.finish_deletions()
-            for entry in self._catalog.entries():
-                self._topics[entry.name] = self._open_topic(entry)
 
     def __enter__(self) -> Self:
         return self
@@ -132,183 +112,133 @@ class CommitLog:
     def topics(self) -> list[str]:
         """Return the names of the topics, sorted."""
         self._check_open()
-        return sorted(entry.name for entry in self._catalog.entries())
+        return self._topics.names()
 
     def topic(self, name: str) -> Topic:
         """Return a topic; UnknownTopicError if there is none."""
         self._check_open()
-        with self._mutex:
-            entry = self._catalog.entry(name)
-            if entry is None:
-                self._topics.pop(name, None)
-                raise UnknownTopicError(name)
-            found = self._topics.get(name)
-            others_write = self._shared or self._lock is None
-            if found is None or (others_write and _outdated(found, entry)):
-                found = self._topics[name] = self._open_topic(entry)
-            return found
+        return self._topics.find(name)
 
     def create_topic(
         self, name: str, partitions: int = 1, config: TopicConfig | Mapping[str, Any] | None = None
     ) -> Topic:
         """Create a topic; `config` may be a dictionary, over the log's topic_defaults."""
         self._check_writable()
-        check_topic_name(name)
-        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= 9999:
-            raise ConfigError("partitions", partitions, "must be in [1, 9999]")
-        settings = (
-            config if isinstance(config, TopicConfig) else self.config.topic_defaults.altered(config or {})
-        )
-        with self._mutex:
-            self._check_open()  # it may have been closed while we waited
-            if self._catalog.entry(name) is not None:
-                raise TopicExistsError(name)
-            entry = TopicEntry(name, partitions, settings.overrides())
-            self._catalog.create_partitions(entry, 0)
-            topic = self._open_topic(entry)
-            # crash: empty partition directories without a topic -> create_topic() takes them over
-            self._store_or_abandon(entry, topic.partitions)
-            self._topics[name] = topic
-            self._housekeeper.wake()  # it may ask for a sync sooner than the others
-            return self._topics[name]
+        return self._topics.create(name, partitions, config)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its files; readers that have them open keep what they read."""
+        """Delete a topic, its files and what groups have committed for it.
+
+        Readers that have the files open keep what they read.
+        """
         self._check_writable()
-        topic = self.topic(name)
-        with self._mutex:
-            self._check_open()
-            del self._topics[name]
-            for partition in topic.partitions:
-                if isinstance(partition, SharedPartition):
-                    partition.mark_gone()
-                partition.close()
-            self._catalog.delete(name)
+        self._topics.find(name)
+        self._groups.forget_topic(name)
+        # crash: no offsets of a topic that is still there -> groups read it from where auto_offset_reset says
+        self._topics.delete(name)
 
-    def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
-        """Create partitions until the topic has so many: what Topic.add_partitions calls."""
-        self._check_writable()
-        with self._mutex:
-            self._check_current(topic)
-            count = len(topic.partitions)
-            if (
-                isinstance(partitions, bool)
-                or not isinstance(partitions, int)
-                or not count <= partitions <= 9999
-            ):
-                raise ConfigError("partitions", partitions, f"must be in [{count}, 9999]: they only grow")
-            entry = TopicEntry(topic.name, partitions, topic.config.overrides())
-            self._catalog.create_partitions(entry, count)
-            new = self._open_partitions(entry, topic.config, count)
-            # crash: empty partition directories beyond the topic's count -> the next call takes them over
-            self._store_or_abandon(entry, new)
-            self._housekeeper.wake()
-            return [*topic.partitions, *new]
-
-    def store_config(self, topic: Topic, config: TopicConfig) -> None:
-        """Make a topic's settings durable: what Topic.alter_config calls."""
-        self._check_writable()
-        with self._mutex:
-            self._check_current(topic)
-            self._catalog.store(TopicEntry(topic.name, len(topic.partitions), config.overrides()))
-            self._housekeeper.wake()
-
-    def _check_current(self, topic: Topic) -> None:
-        self._check_open()
-        if self._topics.get(topic.name) is not topic:  # deleted since
-            raise UnknownTopicError(topic.name)
-
-    def _open_topic(self, entry: TopicEntry) -> Topic:
-        config = TopicConfig().altered(entry.config)
-        return Topic(entry.name, config, self._open_partitions(entry, config, 0), self)
-
-    def _open_partitions(self, entry: TopicEntry, config: TopicConfig, first: int) -> list[PartitionReader]:
-        """Open partitions [first, entry.partitions), all or none."""
-        opened: list[PartitionReader] = []
-        try:
-            for number in range(first, entry.partitions):
-                opened.append(self._open_partition(entry, number, config))
-        except BaseException as error:
-            _abandon(opened)
-            raise typed(error, self.path) if isinstance(error, OSError) else error from error
-        return opened
-
-    def _store_or_abandon(self, entry: TopicEntry, opened: Sequence[PartitionReader]) -> None:
-        try:
-            self._catalog.store(entry)
-        except BaseException:
-            _abandon(opened)
-            raise
-
-    def _open_partition(self, entry: TopicEntry, number: int, config: TopicConfig) -> PartitionReader:
-        name = f"{entry.name}-{number}"
-        path = os.path.join(self.path, name)
-        if self._lock is None:
-            return ReadOnlyPartition.open(
-                path, name, config, self._cache,
-                writer=self._has_writer, clean=self._catalog.has_clean_marker,
-            )  # fmt: skip
-        if self._shared:
-            partition: Partition = SharedPartition.join(path, name, config, self.config, self._cache)
-        else:
-            partition = Partition.open(path, name, config, self.config, self._cache, clean=self._clean)
-        partition.wake_flusher_with(self._housekeeper.wake)
-        return partition
-
-    def _has_writer(self) -> bool:
-        """Say, for a reader, whether a writer keeps the state pages true."""
-        return writer_is_ready(self.path)
+    # --- clients
 
     def producer(self, **settings: Any) -> Producer:
         """Return a producer; the settings are those of ProducerConfig."""
         self._check_writable()
-        known = {setting.name for setting in fields(ProducerConfig)}
-        for name, value in settings.items():
-            if name not in known:
-                raise ConfigError(name, value, f"no such setting; there are {', '.join(sorted(known))}")
-        producer = Producer(self, ProducerConfig(**settings))
-        self._producers.add(producer)
+        producer = Producer(self, _configured(ProducerConfig, settings))
+        self._clients.add(producer)
         return producer
+
+    def consumer(self, *topics: str, **settings: Any) -> Consumer:
+        """Return a consumer, of these topics if there are any; the settings are those of ConsumerConfig.
+
+        It may be one of a log that is open for reading: then only the offsets of its group are written.
+        """
+        self._check_open()
+        consumer = Consumer(self, _configured(ConsumerConfig, settings))
+        self._clients.add(consumer)
+        if topics:
+            try:
+                consumer.subscribe(topics)
+            except BaseException:
+                consumer.close()
+                raise
+        return consumer
+
+    # --- consumer groups
+
+    def groups(self) -> list[str]:
+        """Return the consumer groups that have members, or have committed something."""
+        self._check_open()
+        return self._groups.names()
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """Tell who is in a group, what each reads, what is committed and how far that is from the end."""
+        self._check_open()
+        return self._groups.describe(group_id)
+
+    def reset_offsets(
+        self, group_id: str, to: Literal["earliest", "latest"] | None = None, **how: Any
+    ) -> dict[TopicPartition, int]:
+        """Set what a group without members has committed, within what the log has; returns the new offsets.
+
+        `to` is "earliest" or "latest"; or give offset=, timestamp= (milliseconds) or shift_by=. Without
+        topics=, an iterable of topics and partitions, it is about all that the group has committed; with
+        dry_run=True nothing is changed.
+        """
+        self._check_open()
+        return self._groups.reset(group_id, to, **how)
+
+    def delete_group(self, group_id: str) -> None:
+        """Forget a group without members, and what it has committed."""
+        self._check_open()
+        self._groups.delete(group_id)
+
+    def group_member(self, config: ConsumerConfig) -> GroupMember:
+        """Return a place in a group, not taken yet: what a consumer asks for."""
+        self._check_open()
+        return self._groups.member(config)
+
+    def _open_offsets(self) -> Partition:
+        """Open the topic of committed offsets, which all processes may write."""
+        self._check_open()
+        partition: Partition = self._topics.join_internal(OFFSETS_TOPIC, OFFSETS_CONFIG).partition(0)
+        if self._lock is None:  # so far there was nothing to look after
+            self._housekeeper.start()
+        return partition
 
     # --- what happened, and what happens behind the caller's back
 
     @property
     def recovery(self) -> tuple[RecoveryReport, ...]:
         """What opening each partition found and did."""
-        return tuple(partition.recovery for partition in self._partitions())
+        return tuple(partition.recovery for partition in self._topics.partitions())
 
     def health(self) -> Health:
         """Tell whether background work and all partitions are well."""
-        partitions = self._partitions()
+        partitions = self._topics.partitions()
         failed = tuple((one.name, one.failure) for one in partitions if one.failure)
         uncleanable = tuple((one.name, one.compaction_error) for one in partitions if one.compaction_error)
-        tasks = () if self._lock is None else self._housekeeper.health()
-        return Health(tasks, failed, uncleanable)
+        clients = [task for client in list(self._clients) for task in client.health()]
+        return Health((*self._housekeeper.health(), *clients), failed, uncleanable)
 
     def apply_retention(self, now_ms: int | None = None) -> int:
         """Remove what retention no longer keeps, as the background thread does; returns the segment count."""
         self._check_writable()
         return self._housekeeper.apply_retention(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
 
-    def _partitions(self) -> list[Partition]:
-        with self._mutex:
-            found = [partition for topic in self._topics.values() for partition in topic.partitions]
-        return [partition for partition in found if isinstance(partition, Partition)]
-
     # --- the end
 
     def close(self) -> None:
-        """Deliver what producers hold, sync everything, stop the threads and let the lock go.
+        """Close consumers and producers, sync everything, stop the threads and let the lock go.
 
         Closing twice is fine.
         """
         with contextlib.ExitStack() as last:
             last.callback(self._close)
-            for producer in list(self._producers):
-                last.callback(producer.close)  # one after another, whatever the others raise
+            # the last one first: consumers, whose listeners may still send something
+            for client in sorted(self._clients, key=lambda client: isinstance(client, Consumer)):
+                last.callback(client.close)  # one after another, whatever the others raise
 
     def _close(self) -> None:
-        with self._mutex:
+        with self._topics.mutex:
             closed, self._refusal = self._refusal is not None, self._refusal or ClosedError(self.path)
         try:
             if not closed:
@@ -316,32 +246,23 @@ class CommitLog:
         finally:
             if self._lock is not None:
                 # Ctrl-C may have come before a partition was closed: nobody writes without the lock
-                _abandon(self._partitions())
+                abandon(self._topics.partitions())
                 self._lock.release()
 
     def _close_all(self) -> None:
-        _open_logs.discard(self)
-        if self._lock is None:
-            for topic in self._topics.values():
-                for partition in topic.partitions:
-                    partition.close()
-            return
-        self._housekeeper.stop()
-        self._close_partitions()
-
-    def _close_partitions(self) -> None:
         """Close every partition, and leave the clean marker only if each of them is durable."""
+        _open_logs.discard(self)
+        self._housekeeper.stop()
         problem: Exception | None = None
-        clean = True
-        for partition in self._partitions():
-            clean = clean and partition.failure is None
+        clean = all(partition.failure is None for partition in self._topics.partitions())
+        for partition in [partition for topic in self._topics.all() for partition in topic.partitions]:
             try:
                 partition.close()
             except Exception as error:
                 problem = problem or error
         if problem is not None:
             raise problem
-        if clean and not self._shared:
+        if clean and self._lock is not None and not self._shared:
             self._catalog.leave_clean_marker()
 
     def _check_open(self) -> None:
@@ -355,25 +276,24 @@ class CommitLog:
 
     def _forked(self) -> None:
         """In a forked child: nothing may be written through what the parent opened; reading may go on."""
-        self._make_mutex()
-        self._producers = weakref.WeakSet()  # what they hold is the parent's to deliver
-        self._cache.renew_lock()
+        for client in self._clients:
+            client.forked()  # what it holds is the parent's to deliver
+        self._clients = weakref.WeakSet()
         if self._lock is not None:
             self._refusal = ForkedError(self.path)
             self._lock.forget()
-        for topic in self._topics.values():
-            for partition in topic.partitions:
-                partition.forked()
+        self._topics.forked()
 
 
-def _abandon(partitions: Iterable[PartitionReader]) -> None:
-    for partition in partitions:
-        if isinstance(partition, Partition):
-            partition.abandon()
+_Settings = TypeVar("_Settings", ProducerConfig, ConsumerConfig)
 
 
-def _outdated(topic: Topic, entry: TopicEntry) -> bool:
-    return len(topic.partitions) != entry.partitions or topic.config.overrides() != entry.config
+def _configured(kind: type[_Settings], settings: Mapping[str, Any]) -> _Settings:
+    known = {setting.name for setting in fields(kind)}
+    for name, value in settings.items():
+        if name not in known:
+            raise ConfigError(name, value, f"no such setting; there are {', '.join(sorted(known))}")
+    return kind(**settings)
 
 
 def _after_fork() -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
-from commitlog.background import Task
+from commitlog.background import Task, TaskHealth
 from commitlog.columns import Buffer
 from commitlog.config import ProducerConfig
 from commitlog.delivery import Callback, Delivery, RecordFuture, Share
@@ -247,7 +247,14 @@ class Producer:
                 self._unsynced_bytes -= one.delivery.size_bytes
                 self._ended.notify_all()
 
+    def health(self) -> tuple[TaskHealth, ...]:
+        """Tell how the producer's thread fares."""
+        return (self._task.health(),)
+
     # --- the end
+
+    def forked(self) -> None:
+        """In a forked child: what the producer holds is the parent's to deliver."""
 
     def flush(self) -> None:
         """Deliver everything that was sent so far; raises what went wrong, if nobody has been told of it."""

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 from commitlog.config import TopicConfig
 from commitlog.errors import CorruptionError, ReadOnlyError, UnknownTopicError
 from commitlog.handles import HandleCache
-from commitlog.reader import CHANGE_SECONDS, Layout, PartitionReader
+from commitlog.reader import CHANGE_SECONDS, Layout, PartitionReader, look_again_after
 from commitlog.recovery import Recovery
 from commitlog.segment import Segment, segment_path
 from commitlog.state import StatePage
@@ -175,13 +175,12 @@ class ReadOnlyPartition(PartitionReader):
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
         """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
-        # measured: polling every 50 us sees an append after 15 us (p50); then save the processor
         began = time.monotonic()
         while self.high_watermark <= offset:
             waited = time.monotonic() - began
             if timeout is not None and waited >= timeout:
                 return False
-            time.sleep(50e-6 if waited < 0.05 else 1e-3 if waited < 5 else 5e-3)
+            time.sleep(look_again_after(waited))
         return True
 
     def forked(self) -> None:

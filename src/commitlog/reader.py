@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -100,6 +101,13 @@ class PartitionReader:
         """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
         raise NotImplementedError
 
+    def watch(self, event: threading.Event) -> bool:
+        """Set `event` at each append, until unwatch(); False where only looking tells of one."""
+        return False
+
+    def unwatch(self, event: threading.Event) -> None:
+        """Leave `event` alone."""
+
     # --- reading
 
     @property
@@ -127,6 +135,11 @@ class PartitionReader:
         low, high = self._range(start, end)
         found = filter(len, self._pieces(low, high, _batches_in))
         return found if max_bytes is None else _up_to(found, max_bytes)
+
+    def combined_batches(self, start: int | None = None, end: int | None = None) -> Iterator[RecordBatch]:
+        """Iterate over batches cut to [start, end); runs of single records are put together in memory."""
+        low, high = self._range(start, end)
+        return filter(len, self._pieces(low, high, _combined_in))
 
     def to_arrow(
         self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
@@ -268,6 +281,12 @@ class PartitionReader:
                 raise UnknownTopicError(self.name) from None
             raise CorruptionError(problem.filename, 0, "the file is missing") from None
         raise problem
+
+
+def look_again_after(waited: float) -> float:
+    """Return the seconds after which to look for an append of another process, having waited so long."""
+    # measured: looking every 50 us sees one after 15 us (p50), every 1 ms after 0.6; then save the processor
+    return 50e-6 if waited < 0.05 else 1e-3 if waited < 5 else 5e-3
 
 
 def _batches_in(segment: Segment, start: int, end: int) -> Iterator[tuple[RecordBatch, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Self
 
@@ -183,6 +184,13 @@ class SharedPartition(Partition):
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
         """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
         return self._view.wait_for(offset, timeout)
+
+    def watch(self, event: threading.Event) -> bool:
+        """Other processes set no event of this one."""
+        return False
+
+    def unwatch(self, event: threading.Event) -> None:
+        """There is nothing to leave."""
 
     # --- the end
 

@@ -312,9 +312,9 @@ def test_a_topic_is_not_created_in_a_log_that_was_closed_meanwhile(
         except CommitLogError as problem:
             problems.append(problem)
 
-    monkeypatch.setattr("commitlog.log.check_topic_name", check)
+    monkeypatch.setattr("commitlog.topics.check_topic_name", check)
     creator = threading.Thread(target=create)
-    with log._mutex:
+    with log._topics.mutex:
         creator.start()
         assert begun.wait(30)
         log.close()
