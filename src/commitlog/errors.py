@@ -78,6 +78,12 @@ class TopicExistsError(CommitLogError):
     template = "topic {0!r} exists already"
 
 
+class AssignmentError(CommitLogError):
+    """An assignor leaves a partition out, or gives it wrongly: ``AssignmentError(assignor, reason)``."""
+
+    template = "assignor {0!r}: {1}"
+
+
 class MissingDependencyError(CommitLogError, ImportError):
     """An optional package is needed: ``MissingDependencyError(feature, package)``."""
 

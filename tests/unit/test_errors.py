@@ -18,6 +18,7 @@ EXAMPLES = [
     errors.UnknownTopicError("orders"),
     errors.UnknownPartitionError("orders", 5, 4),
     errors.TopicExistsError("orders"),
+    errors.AssignmentError("mine", "orders-3 is given to nobody"),
     errors.MissingDependencyError("compression_type lz4", "lz4"),
     errors.ClosedError("orders-0"),
     errors.ReadOnlyError("orders-0"),

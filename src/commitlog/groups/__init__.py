@@ -1,0 +1,1 @@
+"""Consumer groups: members that share the partitions of topics."""
