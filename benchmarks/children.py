@@ -107,6 +107,20 @@ class Watch:
         return self._most
 
 
+def receive(path: str, count: str) -> None:
+    """Receive records that hold the time when they were sent; print how long each took."""
+    import clients  # which starts children
+
+    with commitlog.open(path, mode="r") as log, log.consumer(engine.TOPIC) as consumer:
+        print("ready", flush=True)
+        print(json.dumps(clients.receive(consumer, int(count))))
+
+
 if __name__ == "__main__":
-    work = {"write": write_until_killed, "scan": scan_and_watch, "compact": compact_and_watch}
+    work = {
+        "write": write_until_killed,
+        "scan": scan_and_watch,
+        "compact": compact_and_watch,
+        "receive": receive,
+    }
     work[sys.argv[1]](*sys.argv[2:])

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import bulk
+import clients
 import compaction
 import compare
 import growth
@@ -37,6 +38,8 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group]]] = {
     "memory": limits.memory,
     "handles": limits.handles,
     "growth": growth.growth,
+    "consumer": clients.consumer,
+    "latency": clients.latency,
     "compaction": compaction.compaction,
     "compaction_memory": compaction.compaction_memory,
 }

@@ -57,7 +57,6 @@ from commitlog.errors import (
     UnknownTopicError,
     UnsupportedFormatError,
 )
-from commitlog.fetching import ConsumerRecord
 from commitlog.groups.admin import GroupDescription, MemberDescription, PartitionDescription
 from commitlog.groups.assignors import Subscription, register_assignor
 from commitlog.groups.member import GroupMetadata
@@ -71,7 +70,7 @@ from commitlog.partition import Partition
 from commitlog.partitioner import Partitioner, register_partitioner
 from commitlog.positions import OffsetAndTimestamp
 from commitlog.producer import Producer
-from commitlog.record import Record, TopicPartition
+from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.recovery import RecoveryReport
 from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
 from commitlog.segment import Segment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from struct import error as struct_error
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from commitlog.format import (
     check,
 )
 from commitlog.ones import read_ones
-from commitlog.record import Header, Record
+from commitlog.record import ConsumerRecord, Header, Record, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,6 +218,15 @@ class RecordBatch:
             found, _ = read_ones(self._buffer, 0, len(self._buffer), self.next_offset)
             if found:
                 return iter(found)
+        # measured per record: 160 ns; Record._make takes 241
+        return map(tuple.__new__, repeat(Record), self._rows())
+
+    def consumer_records(self, name: TopicPartition) -> Iterator[ConsumerRecord]:
+        """Iterate over the records, as a consumer gets them from the partition `name`."""
+        return map(tuple.__new__, repeat(ConsumerRecord), self._rows(*name))
+
+    def _rows(self, *before: Any) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the fields of each record, with these constants before them."""
         header, body = self.header, self.body
         offsets: Iterable[int]
         if body.offsets is None:
@@ -227,9 +236,8 @@ class RecordBatch:
         constant_time = body.timestamps.stored is None
         timestamps = repeat(header.base_timestamp) if constant_time else self.timestamps.tolist()
         headers = repeat(()) if body.headers is None else self.headers()
-        columns = zip(offsets, timestamps, self.keys(), self.values(), headers, strict=False)
-        # measured per record: 160 ns; Record._make takes 241
-        return map(tuple.__new__, repeat(Record), columns)
+        columns = (offsets, timestamps, self.keys(), self.values(), headers)
+        return zip(*map(repeat, before), *columns, strict=False)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return the records as an Arrow batch whose keys and values are this batch's own bytes."""

@@ -12,12 +12,12 @@ from commitlog.background import TaskHealth
 from commitlog.batch import RecordBatch
 from commitlog.config import ConsumerConfig
 from commitlog.errors import ConfigError, UnknownPartitionError, UnknownTopicError
-from commitlog.fetching import NOWHERE, ConsumerRecord, Fetcher, Place
+from commitlog.fetching import NOWHERE, Fetcher, Place
 from commitlog.groups.member import GroupMember, GroupMetadata
 from commitlog.groups.offsets import OffsetAndMetadata
 from commitlog.groups.session import GroupSession, OnCommit, RebalanceListener
 from commitlog.positions import Positions, TopicSource
-from commitlog.record import TopicPartition
+from commitlog.record import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import islice, repeat
-from operator import add
-from typing import Any, Literal, NamedTuple, TypeVar
+from itertools import islice
+from typing import Any, Literal, TypeVar
 
 from commitlog.batch import RecordBatch
 from commitlog.errors import (
@@ -19,7 +17,7 @@ from commitlog.errors import (
     OffsetOutOfRangeError,
 )
 from commitlog.reader import PartitionReader, look_again_after
-from commitlog.record import Header, Record, TopicPartition
+from commitlog.record import ConsumerRecord, TopicPartition
 
 Deserializer = Callable[[bytes | None], Any]
 Reset = Literal["earliest", "latest", "none"]
@@ -28,18 +26,6 @@ Item = TypeVar("Item")
 
 NOWHERE = -1
 _GROUP_SECONDS = 0.02  # appends end a wait, but changes of a group are looked for
-
-
-class ConsumerRecord(NamedTuple):
-    """A record and where it came from; key and value as the deserializers made them."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: Any
-    value: Any
-    headers: tuple[Header, ...] = ()
 
 
 class Place:
@@ -58,7 +44,7 @@ class Place:
         self.paused = False
         self.version = 0  # moves when what was fetched and not handed out does not count any more
         self._reset = reset
-        self._rows: Iterator[Record] | None = None  # [fetched, _end), kept from poll to poll
+        self._rows: Iterator[ConsumerRecord] | None = None  # [fetched, _end), kept from poll to poll
         self._end = position
         if reset != "none":
             self._settle()  # "latest" means now
@@ -69,21 +55,26 @@ class Place:
         self.version += 1
         self._rows = None
 
+    def go_back(self, offset: int) -> None:
+        """Read on from `offset`, which was fetched already."""
+        self.fetched = offset
+        self._rows = None
+
     @property
     def is_at_end(self) -> bool:
         """Whether there is nothing to read, and nothing wrong with the position."""
         return self.partition.high_watermark == self.fetched
 
-    def records(self, limit: int) -> list[Record]:
+    def records(self, limit: int) -> list[ConsumerRecord]:
         """Return up to `limit` records, none at the end, and go on behind them.
 
         What is wrong with the log is raised once all that lies before it was given out.
         """
-        found: list[Record] = []
+        found: list[ConsumerRecord] = []
         while not found and self._has_more():
             if self._rows is None:
                 self._end = self.partition.high_watermark
-                self._rows = self.partition.records(self.fetched, self._end)
+                self._rows = self.partition.consumer_records(self.name, self.fetched, self._end)
             problem: CommitLogError | None = None
             try:
                 found.extend(islice(self._rows, limit))  # keeps what came before an error
@@ -184,7 +175,7 @@ class Fetcher:
 
     def records(self, limit: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return up to `limit` records, by partition."""
-        return self._in_turn(lambda place, left: self._made(place, place.records(left)), limit, len)
+        return self._in_turn(self._read, limit, len)
 
     def batches(self, max_bytes: int) -> dict[TopicPartition, list[RecordBatch]]:
         """Return batches of `max_bytes` or just above, by partition."""
@@ -210,27 +201,26 @@ class Fetcher:
                     break
         return found
 
-    def _made(self, place: Place, records: list[Record]) -> list[ConsumerRecord]:
+    def _read(self, place: Place, limit: int) -> list[ConsumerRecord]:
+        records = place.records(limit)
         if self._key_deserializer is None and self._value_deserializer is None:
-            return list(map(_new_record, map(add, repeat(place.name), records)))
-        made: list[ConsumerRecord] = []
-        for record in records:
+            return records
+        for row, record in enumerate(records):
             try:
-                key, value = self._deserialized(record)
+                records[row] = record._replace(**self._deserialized(record))
             except Exception as problem:
-                place.seek(record.offset)
-                if made:
-                    break  # those before it first
+                place.go_back(record.offset)
+                if row:
+                    return records[:row]  # those before it first
                 raise DeserializationError(*place.name, record.offset, repr(problem)) from problem
-            made.append(
-                _new_record((*place.name, record.offset, record.timestamp, key, value, record.headers))
-            )
-        return made
+        return records
 
-    def _deserialized(self, record: Record) -> tuple[Any, Any]:
-        key = record.key if self._key_deserializer is None else self._key_deserializer(record.key)
-        value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
-        return key, value
+    def _deserialized(self, record: ConsumerRecord) -> dict[str, Any]:
+        of_key, of_value = self._key_deserializer, self._value_deserializer
+        return {
+            "key": record.key if of_key is None else of_key(record.key),
+            "value": record.value if of_value is None else of_value(record.value),
+        }
 
     # --- waiting
 
@@ -257,6 +247,3 @@ class Fetcher:
             pause = _GROUP_SECONDS if told else look_again_after(now - began)
             if self.event.wait(min(pause, deadline - now)):
                 return
-
-
-_new_record = partial(tuple.__new__, ConsumerRecord)

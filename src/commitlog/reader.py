@@ -7,6 +7,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
@@ -18,7 +19,7 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.latest import Latest, LatestBuilder
-from commitlog.record import Record
+from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.repair import VerifyReport, verify_segments
 from commitlog.segment import Segment
 
@@ -127,6 +128,13 @@ class PartitionReader:
         """Iterate over the records with offsets in [start, end)."""
         low, high = self._range(start, end)
         return chain.from_iterable(self._pieces(low, high, Segment.record_runs))
+
+    def consumer_records(
+        self, name: TopicPartition, start: int | None = None, end: int | None = None
+    ) -> Iterator[ConsumerRecord]:
+        """Do the same, for a consumer that knows the partition by this name."""
+        low, high = self._range(start, end)
+        return chain.from_iterable(self._pieces(low, high, partial(Segment.record_runs, name=name)))
 
     def batches(
         self, start: int | None = None, end: int | None = None, max_bytes: int | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import add
+from typing import Any, NamedTuple
 
 Header = tuple[str, bytes | None]
 Headers = Sequence[Header]
@@ -24,3 +26,20 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...] = ()
+
+
+class ConsumerRecord(NamedTuple):
+    """A record as a consumer gets it: where it comes from, key and value as the deserializers made them."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: Any
+    value: Any
+    headers: tuple[Header, ...] = ()
+
+
+def with_name(name: TopicPartition, records: Iterable[Record]) -> list[ConsumerRecord]:
+    """Return records as a consumer gets them from the partition `name`."""
+    return list(map(tuple.__new__, repeat(ConsumerRecord), map(add, repeat(name), records)))

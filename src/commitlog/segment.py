@@ -6,7 +6,7 @@ import contextlib
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from commitlog.handles import HandleCache
 from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex, base_offset_of, sealed_end
 from commitlog.index_builder import IndexBuilder
 from commitlog.ones import read_ones
-from commitlog.record import Record
+from commitlog.record import Record, TopicPartition, with_name
 from commitlog.reserved import without_reserved
 
 LOG_SUFFIX = ".log"
@@ -332,8 +332,13 @@ class Segment:
             if position - kept > _RESIDENT_BYTES or position >= limit:
                 kept = _let_go(buffer, kept, position)
 
-    def record_runs(self, start: int, end: int) -> Iterator[tuple[Iterable[Record], int]]:
-        """Iterate over the records with offsets in [start, end), in runs, each with the offset after it."""
+    def record_runs(
+        self, start: int, end: int, name: TopicPartition | None = None
+    ) -> Iterator[tuple[Iterable[Any], int]]:
+        """Iterate over the records with offsets in [start, end), in runs, each with the offset after it.
+
+        With the name of their partition they are made into what a consumer gets.
+        """
         located = self._locate(start) if start < end and self.size_bytes else None
         if located is None:
             return
@@ -344,13 +349,13 @@ class Segment:
             position = after + shift
             if records:
                 start = records[-1].offset + 1
-                yield records, start
+                yield records if name is None else with_name(name, records), start
             else:
                 batch = RecordBatch.decode(buffer, position - shift, limit - shift, self.path, shift)
                 position += batch.size_bytes
                 part = batch.slice(start, end)
                 start = batch.next_offset
-                yield part.records(), start
+                yield part.records() if name is None else part.consumer_records(name), start
             if position - kept > _RESIDENT_BYTES or position >= limit:
                 kept = _let_go(buffer, kept, position)
 
