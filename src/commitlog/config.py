@@ -44,6 +44,15 @@ class _Config:
         for setting in fields(self):
             _check(setting.name, getattr(self, setting.name), setting.metadata)
 
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Build from settings by name; ConfigError for one that does not exist."""
+        known = {setting.name for setting in fields(cls)}
+        for name, value in settings.items():
+            if name not in known:
+                raise ConfigError(name, value, f"no such setting; there are {', '.join(sorted(known))}")
+        return cls(**settings)
+
 
 def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
     if "allowed" in rule:

@@ -58,7 +58,7 @@ class LogLock:
 
     def _tell(self, *, ready: bool) -> None:
         assert self._fd is not None
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id(), "ready": ready}
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot_id(), "ready": ready}
         text = json.dumps(about).encode()
         files.cut(self._fd, 0)
         files.write_at(self._fd, [text], len(text), 0)
@@ -124,7 +124,8 @@ def _describe(owner: str) -> str:
         return "another process"
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Return what tells one boot of the machine from another."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -150,7 +151,7 @@ def writer_is_ready(directory: str) -> bool:
             return False
         try:
             about = json.loads(os.pread(fd, 1000, 0))
-            return bool(about["ready"] and about["boot"] == _boot_id())
+            return bool(about["ready"] and about["boot"] == boot_id())
         except (ValueError, KeyError, TypeError):  # just being written
             return False
     finally:

@@ -7,11 +7,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from commitlog.catalog import Catalog, TopicEntry, check_topic_name, typed
+from commitlog.catalog import Catalog, TopicEntry, check_topic_name
 from commitlog.config import LogConfig, ProducerConfig, TopicConfig
 from commitlog.errors import (
     ClosedError,
@@ -22,12 +21,11 @@ from commitlog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from commitlog.handles import HandleCache
 from commitlog.housekeeping import Health, Housekeeper
-from commitlog.lock import MUTEX_NAME, LogLock, ProcessLock, writer_is_ready
+from commitlog.lock import MUTEX_NAME, LogLock, ProcessLock
+from commitlog.opening import Opener, abandon
 from commitlog.partition import Partition
 from commitlog.producer import Producer
-from commitlog.read_only import ReadOnlyPartition
 from commitlog.reader import PartitionReader
 from commitlog.recovery import RecoveryReport
 from commitlog.shared import SharedPartition
@@ -53,10 +51,10 @@ class CommitLog:
         self._lock = lock  # None: opened for reading
         self._make_mutex()
         self._topics: dict[str, Topic] = {}
-        self._cache = HandleCache(config.max_open_segments)
-        self._clean = False
         self._refusal: CommitLogError | None = None
         self._housekeeper = Housekeeper(self._partitions, config)
+        mode: Literal["r", "w", "shared"] = "r" if lock is None else "shared" if shared else "w"
+        self._opener = Opener(path, config, catalog, mode, self._housekeeper.wake)
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
     def _make_mutex(self) -> None:
@@ -105,14 +103,14 @@ class CommitLog:
     def _abandon(self) -> None:
         """Let everything go of a log that could not be opened."""
         self._housekeeper.stop()
-        _abandon(self._partitions())
+        abandon(self._partitions())
         if self._lock is not None:
             self._lock.release()
 
     def _load(self) -> None:
         """Open every topic. The clean marker goes first: from here on, a crash means recovery."""
         with self._mutex:
-            self._clean = self._catalog.take_clean_marker()
+            self._opener.clean = self._catalog.take_clean_marker()
             # crash: no marker -> the next open checks the log from its recovery points on
             self._catalog.finish_deletions()
             for entry in self._catalog.entries():
@@ -199,7 +197,7 @@ class CommitLog:
                 raise ConfigError("partitions", partitions, f"must be in [{count}, 9999]: they only grow")
             entry = TopicEntry(topic.name, partitions, topic.config.overrides())
             self._catalog.create_partitions(entry, count)
-            new = self._open_partitions(entry, topic.config, count)
+            new = self._opener.open(entry, topic.config, count)
             # crash: empty partition directories beyond the topic's count -> the next call takes them over
             self._store_or_abandon(entry, new)
             self._housekeeper.wake()
@@ -220,53 +218,19 @@ class CommitLog:
 
     def _open_topic(self, entry: TopicEntry) -> Topic:
         config = TopicConfig().altered(entry.config)
-        return Topic(entry.name, config, self._open_partitions(entry, config, 0), self)
-
-    def _open_partitions(self, entry: TopicEntry, config: TopicConfig, first: int) -> list[PartitionReader]:
-        """Open partitions [first, entry.partitions), all or none."""
-        opened: list[PartitionReader] = []
-        try:
-            for number in range(first, entry.partitions):
-                opened.append(self._open_partition(entry, number, config))
-        except BaseException as error:
-            _abandon(opened)
-            raise typed(error, self.path) if isinstance(error, OSError) else error from error
-        return opened
+        return Topic(entry.name, config, self._opener.open(entry, config), self)
 
     def _store_or_abandon(self, entry: TopicEntry, opened: Sequence[PartitionReader]) -> None:
         try:
             self._catalog.store(entry)
         except BaseException:
-            _abandon(opened)
+            abandon(opened)
             raise
-
-    def _open_partition(self, entry: TopicEntry, number: int, config: TopicConfig) -> PartitionReader:
-        name = f"{entry.name}-{number}"
-        path = os.path.join(self.path, name)
-        if self._lock is None:
-            return ReadOnlyPartition.open(
-                path, name, config, self._cache,
-                writer=self._has_writer, clean=self._catalog.has_clean_marker,
-            )  # fmt: skip
-        if self._shared:
-            partition: Partition = SharedPartition.join(path, name, config, self.config, self._cache)
-        else:
-            partition = Partition.open(path, name, config, self.config, self._cache, clean=self._clean)
-        partition.wake_flusher_with(self._housekeeper.wake)
-        return partition
-
-    def _has_writer(self) -> bool:
-        """Say, for a reader, whether a writer keeps the state pages true."""
-        return writer_is_ready(self.path)
 
     def producer(self, **settings: Any) -> Producer:
         """Return a producer; the settings are those of ProducerConfig."""
         self._check_writable()
-        known = {setting.name for setting in fields(ProducerConfig)}
-        for name, value in settings.items():
-            if name not in known:
-                raise ConfigError(name, value, f"no such setting; there are {', '.join(sorted(known))}")
-        producer = Producer(self, ProducerConfig(**settings))
+        producer = Producer(self, ProducerConfig.of(settings))
         self._producers.add(producer)
         return producer
 
@@ -316,7 +280,7 @@ class CommitLog:
         finally:
             if self._lock is not None:
                 # Ctrl-C may have come before a partition was closed: nobody writes without the lock
-                _abandon(self._partitions())
+                abandon(self._partitions())
                 self._lock.release()
 
     def _close_all(self) -> None:
@@ -357,19 +321,13 @@ class CommitLog:
         """In a forked child: nothing may be written through what the parent opened; reading may go on."""
         self._make_mutex()
         self._producers = weakref.WeakSet()  # what they hold is the parent's to deliver
-        self._cache.renew_lock()
+        self._opener.forked()
         if self._lock is not None:
             self._refusal = ForkedError(self.path)
             self._lock.forget()
         for topic in self._topics.values():
             for partition in topic.partitions:
                 partition.forked()
-
-
-def _abandon(partitions: Iterable[PartitionReader]) -> None:
-    for partition in partitions:
-        if isinstance(partition, Partition):
-            partition.abandon()
 
 
 def _outdated(topic: Topic, entry: TopicEntry) -> bool:
