@@ -53,6 +53,7 @@ from commitlog.log import CommitLog
 from commitlog.partition import Partition
 from commitlog.partitioner import Partitioner, register_partitioner
 from commitlog.producer import Producer
+from commitlog.quota import Quota
 from commitlog.record import Record, TopicPartition
 from commitlog.recovery import RecoveryReport
 from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
@@ -72,7 +73,8 @@ def open(
     """Open a directory of topics.
 
     In mode "w" the directory is created if need be and locked: one process writes, LogLockedError tells
-    the second which. In mode "r" nothing is ever written, and any number of processes may read along.
+    the second which. In mode "r" nothing is ever written, but for what quotas count, and any number of
+    processes may read along.
 
     With `shared`, any number of processes that say so write the same log, each append under a file lock.
     """
@@ -111,6 +113,7 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "ProducerFencedError",
+    "Quota",
     "ReadOnlyError",
     "Record",
     "RecordBatch",

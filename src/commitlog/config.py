@@ -175,6 +175,7 @@ class ProducerConfig(_Config):
     acks: Literal[0, 1, "all"] = _one_of(1, 0, 1, "all")
     batch_size: int = _between(MIB, 1)
     buffer_memory: int = _between(32 * MIB, 1)
+    client_id: str = field(default="", metadata={"type": str})
     compression_type: Literal["topic"] | CompressionType = _one_of(
         "topic", "topic", "none", "zstd", "lz4", "gzip", "snappy"
     )

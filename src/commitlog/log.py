@@ -23,9 +23,11 @@ from commitlog.errors import (
 )
 from commitlog.housekeeping import Health, Housekeeper
 from commitlog.lock import MUTEX_NAME, LogLock, ProcessLock
+from commitlog.meter import Throttle
 from commitlog.opening import Opener, abandon
 from commitlog.partition import Partition
 from commitlog.producer import Producer
+from commitlog.quota import Quota, Quotas
 from commitlog.reader import PartitionReader
 from commitlog.recovery import RecoveryReport
 from commitlog.shared import SharedPartition
@@ -36,7 +38,7 @@ _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
 class CommitLog:
     """Topics in a directory. In mode "w" this process is their only writer, unless it shares them with
-    others; in mode "r" it never writes.
+    others; in mode "r" it writes nothing but what quotas count.
 
     Use it as a context manager, or call close(): a log that was not closed is checked at the next open.
     """
@@ -55,6 +57,7 @@ class CommitLog:
         self._housekeeper = Housekeeper(self._partitions, config)
         mode: Literal["r", "w", "shared"] = "r" if lock is None else "shared" if shared else "w"
         self._opener = Opener(path, config, catalog, mode, self._housekeeper.wake)
+        self._quotas = Quotas(path)
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
     def _make_mutex(self) -> None:
@@ -230,9 +233,37 @@ class CommitLog:
     def producer(self, **settings: Any) -> Producer:
         """Return a producer; the settings are those of ProducerConfig."""
         self._check_writable()
-        producer = Producer(self, ProducerConfig.of(settings))
+        config = ProducerConfig.of(settings)
+        throttle = Throttle(self._quotas.meter(config.client_id, "produce"))
+        producer = Producer(self, config, throttle)
         self._producers.add(producer)
         return producer
+
+    # --- quotas
+
+    def set_quota(
+        self,
+        client_id: str | None,
+        *,
+        producer_byte_rate: int | None = None,
+        consumer_byte_rate: int | None = None,
+    ) -> None:
+        """Slow down clients that append or read more bytes a second; within a second, in all processes.
+
+        The quota of None is the default: that of every client id without one of its own. None means no limit.
+        """
+        self._check_writable()
+        self._quotas.set(client_id, Quota(producer_byte_rate, consumer_byte_rate))
+
+    def quotas(self) -> dict[str | None, Quota]:
+        """Return the quotas that were set, by client id; the default is that of None."""
+        self._check_open()
+        return self._quotas.all()
+
+    def remove_quota(self, client_id: str | None) -> None:
+        """Remove a quota; the default counts again. One that is not there is fine."""
+        self._check_writable()
+        self._quotas.remove(client_id)
 
     # --- what happened, and what happens behind the caller's back
 
