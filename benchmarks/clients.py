@@ -46,7 +46,7 @@ def consumer(bench: Bench) -> Iterator[Group]:
             )
     seconds = best_of(bench.repeats, contenders)
     title = "consumer, from the beginning to the end: 90-byte values"
-    note = "poll() gives records with topic, partition, offset, timestamp, key, value and headers, 500 at a time."
+    note = "poll() gives topic, partition, offset, timestamp, key, value and headers, 500 at a time."
     yield Group("consumer", title, versus_best(seconds, dataset.records, "rec/s", 1.0), note)
 
 

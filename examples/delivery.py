@@ -3,6 +3,7 @@
 A worker adds up payments. It is stopped twice while it has a payment in its hands, and started again.
 """
 
+import contextlib
 import sqlite3
 import tempfile
 from pathlib import Path
@@ -12,13 +13,15 @@ import commitlog
 PAYMENTS = [100 + number for number in range(50)]
 
 
-class Crash(Exception):
+class Crash(Exception):  # noqa: N818
     """What a pulled plug looks like to this program: nothing after it is done, close() neither."""
 
 
 def at_most_once(log, database, crash_at) -> None:
     """Commit first, then work: a crash in between loses what was committed and not done."""
-    consumer = log.consumer("payments", group_id="at most once", enable_auto_commit=False, max_poll_records=10)
+    consumer = log.consumer(
+        "payments", group_id="at most once", enable_auto_commit=False, max_poll_records=10
+    )
     while found := consumer.poll(0.2):
         consumer.commit()
         for records in found.values():
@@ -32,7 +35,9 @@ def at_most_once(log, database, crash_at) -> None:
 
 def at_least_once(log, database, crash_at) -> None:
     """Work first, then commit: a crash in between does the work again."""
-    consumer = log.consumer("payments", group_id="at least once", enable_auto_commit=False, max_poll_records=10)
+    consumer = log.consumer(
+        "payments", group_id="at least once", enable_auto_commit=False, max_poll_records=10
+    )
     while found := consumer.poll(0.2):
         for records in found.values():
             for record in records:
@@ -45,14 +50,16 @@ def at_least_once(log, database, crash_at) -> None:
 
 
 class FromDatabase(commitlog.RebalanceListener):
-    """Goes on where the database says: the group shares out partitions, but the offsets are not in the log."""
+    """Goes on where the database says: the group shares out partitions, the offsets are kept here."""
 
     def __init__(self, consumer, database) -> None:
         self.consumer, self.database = consumer, database
 
     def on_assigned(self, partitions) -> None:
         for partition in partitions:
-            row = self.database.execute("SELECT next FROM offsets WHERE topic=? AND part=?", partition).fetchone()
+            row = self.database.execute(
+                "SELECT next FROM offsets WHERE topic=? AND part=?", partition
+            ).fetchone()
             self.consumer.seek(partition, row[0] if row else 0)
 
 
@@ -68,7 +75,8 @@ def effectively_once(log, database, crash_at) -> None:
                         raise Crash
                     database.execute("INSERT INTO done VALUES ('effectively once', ?)", [int(record.value)])
                 database.execute(
-                    "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?)", [*partition, consumer.position(partition)]
+                    "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?)",
+                    [*partition, consumer.position(partition)],
                 )
     consumer.close()
 
@@ -76,16 +84,16 @@ def effectively_once(log, database, crash_at) -> None:
 def main(folder: Path) -> None:
     database = sqlite3.connect(folder / "results.sqlite")
     database.execute("CREATE TABLE done (way TEXT, amount INTEGER)")
-    database.execute("CREATE TABLE offsets (topic TEXT, part INTEGER, next INTEGER, PRIMARY KEY (topic, part))")
+    database.execute(
+        "CREATE TABLE offsets (topic TEXT, part INTEGER, next INTEGER, PRIMARY KEY (topic, part))"
+    )
     with commitlog.open(folder / "log") as log:
         log.create_topic("payments").append_many([b"%d" % amount for amount in PAYMENTS])
     for worker in (at_most_once, at_least_once, effectively_once):
         for crash_at in (17, 33, None):
             log = commitlog.open(folder / "log")
-            try:
+            with contextlib.suppress(Crash):
                 worker(log, database, crash_at)
-            except Crash:
-                pass
             log.close()
         way = worker.__name__.replace("_", " ")
         count, total = database.execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -123,3 +124,18 @@ def fill(partition: Partition, count: int, size: int = 20) -> list[Record]:
     for number in range(first, first + count):
         partition.append(b"%0*d" % (size, number), key=b"k%d" % (number % 3), timestamp=1_000 + number)
     return list(partition.records(first))
+
+
+class Clock:
+    """A clock of nanoseconds that stands still unless it is moved."""
+
+    START = 10**15  # it has run for a while
+
+    def __init__(self) -> None:
+        self.now = self.START
+
+    def __call__(self) -> int:
+        return self.now
+
+    def move(self, seconds: float) -> None:
+        self.now += math.ceil(seconds * 1e9)

@@ -70,6 +70,7 @@ from commitlog.partition import Partition
 from commitlog.partitioner import Partitioner, register_partitioner
 from commitlog.positions import OffsetAndTimestamp
 from commitlog.producer import Producer
+from commitlog.quota import Quota
 from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.recovery import RecoveryReport
 from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
@@ -89,7 +90,8 @@ def open(
     """Open a directory of topics.
 
     In mode "w" the directory is created if need be and locked: one process writes, LogLockedError tells
-    the second which. In mode "r" nothing is ever written, and any number of processes may read along.
+    the second which. In mode "r" nothing is written but the offsets of consumer groups and what quotas
+    count, and any number of processes may read along.
 
     With `shared`, any number of processes that say so write the same log, each append under a file lock.
     """
@@ -145,6 +147,7 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "ProducerFencedError",
+    "Quota",
     "ReadOnlyError",
     "RebalanceInProgressError",
     "RebalanceListener",

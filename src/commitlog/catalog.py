@@ -98,7 +98,7 @@ class Catalog:
     def _check_format(self) -> None:
         path = self._path(_ABOUT)
         try:
-            about = json.loads(_read(path))
+            about = json.loads(read_small(path))
             found = about["format"]
         except (FileNotFoundError, NotADirectoryError):
             reason = "it does not exist" if not os.path.exists(self._directory) else f"it has no {_ABOUT}"
@@ -126,7 +126,7 @@ class Catalog:
     def _read_entry(self, name: str, suffix: str) -> TopicEntry | None:
         path = self._path(_TOPICS, name + suffix)
         try:
-            stored = json.loads(_read(path))
+            stored = json.loads(read_small(path))
             return TopicEntry(name, int(stored["partitions"]), dict(stored["config"]))
         except FileNotFoundError:
             return None
@@ -213,14 +213,7 @@ class Catalog:
         return os.path.join(self._directory, *names)
 
     def _write(self, name: str, contents: bytes, new: str = _NEW) -> None:
-        path = self._path(name)
-        # one writer holds the lock, so one temporary name is enough; a topic's own could be too long
-        temporary = os.path.join(os.path.dirname(path), new)
-        try:
-            files.write_whole(path, contents, temporary)
-        except OSError as error:
-            files.remove(temporary)
-            raise typed(error, path) from error
+        write_small(self._path(name), contents, new)
 
 
 def typed(error: OSError, path: str) -> OSError:
@@ -234,6 +227,18 @@ def _has_records(path: str) -> bool:
         return any(file.read(64))
 
 
-def _read(path: str) -> bytes:
+def read_small(path: str) -> bytes:
+    """Return what a small file holds."""
     with open(path, "rb") as file:
         return file.read()
+
+
+def write_small(path: str, contents: bytes, new: str = _NEW) -> None:
+    """Put a small file in place durably; where that fails, nothing has changed."""
+    # whoever writes holds a lock, so one temporary name is enough; one of the file's own could be too long
+    temporary = os.path.join(os.path.dirname(path), new)
+    try:
+        files.write_whole(path, contents, temporary)
+    except OSError as error:
+        files.remove(temporary)
+        raise typed(error, path) from error

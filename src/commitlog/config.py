@@ -44,6 +44,15 @@ class _Config:
         for setting in fields(self):
             _check(setting.name, getattr(self, setting.name), setting.metadata)
 
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Build from settings by name; ConfigError for one that does not exist."""
+        known = {setting.name for setting in fields(cls)}
+        for name, value in settings.items():
+            if name not in known:
+                raise ConfigError(name, value, f"no such setting; there are {', '.join(sorted(known))}")
+        return cls(**settings)
+
 
 def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
     if "allowed" in rule:
@@ -170,6 +179,7 @@ class ProducerConfig(_Config):
     acks: Literal[0, 1, "all"] = _one_of(1, 0, 1, "all")
     batch_size: int = _between(MIB, 1)
     buffer_memory: int = _between(32 * MIB, 1)
+    client_id: str = field(default="", metadata={"type": str})
     compression_type: Literal["topic"] | CompressionType = _one_of(
         "topic", "topic", "none", "zstd", "lz4", "gzip", "snappy"
     )

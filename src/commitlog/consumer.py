@@ -16,6 +16,7 @@ from commitlog.fetching import NOWHERE, Fetcher, Place
 from commitlog.groups.member import GroupMember, GroupMetadata
 from commitlog.groups.offsets import OffsetAndMetadata
 from commitlog.groups.session import GroupSession, OnCommit, RebalanceListener
+from commitlog.meter import Throttle
 from commitlog.positions import Positions, TopicSource
 from commitlog.record import ConsumerRecord, TopicPartition
 
@@ -42,8 +43,8 @@ class Consumer(Positions):
     poll() that waits in another thread.
     """
 
-    def __init__(self, log: GroupSource, config: ConsumerConfig) -> None:
-        super().__init__(log, Fetcher(config.key_deserializer, config.value_deserializer))
+    def __init__(self, log: GroupSource, config: ConsumerConfig, throttle: Throttle) -> None:
+        super().__init__(log, Fetcher(config.key_deserializer, config.value_deserializer, throttle))
         self.config = config
         self._closing = False
         self._subscription: Callable[[], set[str]] | None = None
@@ -182,7 +183,7 @@ class Consumer(Positions):
         with self._at_work():
             while True:
                 self._keep_up()
-                found = fetch()
+                found = fetch() if self._fetcher.throttle.seconds_left() <= 0 else {}
                 left = deadline - time.monotonic()
                 if found or left <= 0 or self._closing:
                     return found
@@ -292,6 +293,7 @@ class Consumer(Positions):
     def close(self) -> None:
         """Commit the positions, if enable_auto_commit says so, and leave the group. Closing twice is fine."""
         self._closing = True
+        self._fetcher.throttle.stop()
         self._fetcher.event.set()
         if self._forked:
             return

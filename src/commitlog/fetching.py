@@ -16,6 +16,7 @@ from commitlog.errors import (
     NotAssignedError,
     OffsetOutOfRangeError,
 )
+from commitlog.meter import Throttle
 from commitlog.reader import PartitionReader, look_again_after
 from commitlog.record import ConsumerRecord, TopicPartition
 
@@ -140,8 +141,12 @@ class Fetcher:
     """The places of a consumer. Partitions take turns, so that none of them starves the others."""
 
     def __init__(
-        self, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None
+        self,
+        key_deserializer: Deserializer | None,
+        value_deserializer: Deserializer | None,
+        throttle: Throttle,
     ) -> None:
+        self.throttle = throttle
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self.places: dict[TopicPartition, Place] = {}  # the next one to be read first
@@ -179,7 +184,9 @@ class Fetcher:
 
     def batches(self, max_bytes: int) -> dict[TopicPartition, list[RecordBatch]]:
         """Return batches of `max_bytes` or just above, by partition."""
-        return self._in_turn(Place.batches, max_bytes, lambda found: sum(one.size_bytes for one in found))
+        found = self._in_turn(Place.batches, max_bytes, _total_bytes)
+        self.throttle.take(sum(map(_total_bytes, found.values())))
+        return found
 
     def _in_turn(
         self, read: Callable[[Place, int], list[Item]], budget: int, cost: Callable[[list[Item]], int]
@@ -203,6 +210,8 @@ class Fetcher:
 
     def _read(self, place: Place, limit: int) -> list[ConsumerRecord]:
         records = place.records(limit)
+        if self.throttle.is_limited:
+            self.throttle.take(sum(len(one.key or b"") + len(one.value or b"") for one in records))
         if self._key_deserializer is None and self._value_deserializer is None:
             return records
         for row, record in enumerate(records):
@@ -225,7 +234,14 @@ class Fetcher:
     # --- waiting
 
     def wait(self, seconds: float, ended: Callable[[], bool]) -> None:
-        """Wait until there is something to read, `event` is set, `ended` says so, or `seconds` are over."""
+        """Wait until there is something to read, `event` is set, `ended` says so, or `seconds` are over.
+
+        Who is over its quota waits for that first.
+        """
+        slow_down = self.throttle.seconds_left()
+        if slow_down > 0:
+            self.event.wait(min(slow_down, seconds, _GROUP_SECONDS))
+            return
         waiting = [place for place in self.places.values() if not place.paused]
         watched: list[Place] = []
         try:
@@ -247,3 +263,7 @@ class Fetcher:
             pause = _GROUP_SECONDS if told else look_again_after(now - began)
             if self.event.wait(min(pause, deadline - now)):
                 return
+
+
+def _total_bytes(batches: list[RecordBatch]) -> int:
+    return sum(batch.size_bytes for batch in batches)

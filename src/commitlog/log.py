@@ -7,8 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from commitlog.catalog import Catalog
 from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
@@ -20,8 +19,10 @@ from commitlog.groups.offsets import TOPIC as OFFSETS_TOPIC
 from commitlog.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
 from commitlog.housekeeping import Health, Housekeeper
 from commitlog.lock import LogLock
+from commitlog.meter import Throttle
 from commitlog.partition import Partition
 from commitlog.producer import Producer
+from commitlog.quota import Quota, Quotas
 from commitlog.record import TopicPartition
 from commitlog.recovery import RecoveryReport
 from commitlog.topic import Topic
@@ -32,7 +33,7 @@ _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
 class CommitLog:
     """Topics in a directory. In mode "w" this process is their only writer, unless it shares them with
-    others; in mode "r" it never writes.
+    others; in mode "r" it writes nothing but the offsets of consumer groups, and what quotas count.
 
     Use it as a context manager, or call close(): a log that was not closed is checked at the next open.
     """
@@ -51,6 +52,7 @@ class CommitLog:
         self._housekeeper = Housekeeper(self._topics.partitions, config)
         self._topics.wake_flusher_with(self._housekeeper.wake)
         self._groups = Groups(path, self, self._topics.counts, self._open_offsets)
+        self._quotas = Quotas(path)
         self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
 
     @classmethod
@@ -142,7 +144,8 @@ class CommitLog:
     def producer(self, **settings: Any) -> Producer:
         """Return a producer; the settings are those of ProducerConfig."""
         self._check_writable()
-        producer = Producer(self, _configured(ProducerConfig, settings))
+        config = ProducerConfig.of(settings)
+        producer = Producer(self, config, Throttle(self._quotas.meter(config.client_id, "produce")))
         self._clients.add(producer)
         return producer
 
@@ -152,7 +155,8 @@ class CommitLog:
         It may be one of a log that is open for reading: then only the offsets of its group are written.
         """
         self._check_open()
-        consumer = Consumer(self, _configured(ConsumerConfig, settings))
+        config = ConsumerConfig.of(settings)
+        consumer = Consumer(self, config, Throttle(self._quotas.meter(config.client_id, "consume")))
         self._clients.add(consumer)
         if topics:
             try:
@@ -203,6 +207,32 @@ class CommitLog:
         if self._lock is None:  # so far there was nothing to look after
             self._housekeeper.start()
         return partition
+
+    # --- quotas
+
+    def set_quota(
+        self,
+        client_id: str | None,
+        *,
+        producer_byte_rate: int | None = None,
+        consumer_byte_rate: int | None = None,
+    ) -> None:
+        """Slow down clients that append or read more bytes a second; within a second, in all processes.
+
+        The quota of None is the default: that of every client id without one of its own. None means no limit.
+        """
+        self._check_writable()
+        self._quotas.set(client_id, Quota(producer_byte_rate, consumer_byte_rate))
+
+    def quotas(self) -> dict[str | None, Quota]:
+        """Return the quotas that were set, by client id; the default is that of None."""
+        self._check_open()
+        return self._quotas.all()
+
+    def remove_quota(self, client_id: str | None) -> None:
+        """Remove a quota; the default counts again. One that is not there is fine."""
+        self._check_writable()
+        self._quotas.remove(client_id)
 
     # --- what happened, and what happens behind the caller's back
 
@@ -283,17 +313,6 @@ class CommitLog:
             self._refusal = ForkedError(self.path)
             self._lock.forget()
         self._topics.forked()
-
-
-_Settings = TypeVar("_Settings", ProducerConfig, ConsumerConfig)
-
-
-def _configured(kind: type[_Settings], settings: Mapping[str, Any]) -> _Settings:
-    known = {setting.name for setting in fields(kind)}
-    for name, value in settings.items():
-        if name not in known:
-            raise ConfigError(name, value, f"no such setting; there are {', '.join(sorted(known))}")
-    return kind(**settings)
 
 
 def _after_fork() -> None:

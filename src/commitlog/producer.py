@@ -20,7 +20,7 @@ from commitlog.background import Task, TaskHealth
 from commitlog.columns import Buffer
 from commitlog.config import ProducerConfig
 from commitlog.delivery import Callback, Delivery, RecordFuture, Share
-from commitlog.encode import EncodedBatch, Rules, encode, pack_headers
+from commitlog.encode import EncodedBatch, Rules, encode, pack_headers, totals
 from commitlog.errors import (
     BufferFullError,
     ClosedError,
@@ -30,6 +30,7 @@ from commitlog.errors import (
     RecordTooLargeError,
 )
 from commitlog.format import NO_PRODUCER
+from commitlog.meter import Throttle
 from commitlog.partition import Partition
 from commitlog.producers import SEQUENCES
 from commitlog.record import Headers
@@ -77,11 +78,12 @@ class Producer:
     producer's number and theirs, so that one which is appended again after an error is not there twice.
     """
 
-    def __init__(self, log: TopicSource, config: ProducerConfig) -> None:
+    def __init__(self, log: TopicSource, config: ProducerConfig, throttle: Throttle) -> None:
         self.config = config
         self._batch_size = config.batch_size
         self.producer_id = int.from_bytes(os.urandom(8), "little") >> 1
         self._log = log
+        self._throttle = throttle
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
         self._unsynced: deque[_Unsynced] = deque()
@@ -136,6 +138,7 @@ class Producer:
         if lane.ready:
             self._append_ready(lane)
             self._wait_for_room()
+            self._throttle.wait()
         return _future((delivery, row))
 
     def _lane_of(self, name: str) -> _Lane:
@@ -189,6 +192,7 @@ class Producer:
         except Exception as error:  # told by the future, the callback, flush() and close()
             return Share(number, rows, -1, error)
         lane.sequences[number] = (sequence + batches[0].span) % SEQUENCES
+        self._throttle.take(totals(batches)[0])  # waited for by who sends, when no lock is held
         return Share(number, rows, first, None)
 
     def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...]) -> int:
@@ -211,15 +215,18 @@ class Producer:
     # --- behind the sender's back
 
     def _work(self) -> float:
-        """Append what has waited long enough, and sync; returns when to come again."""
+        """Append what has waited long enough, and sync; returns when to come again.
+
+        A throttled producer's batches wait longer, until they are full: then it is the sender who waits.
+        """
         linger = self.config.linger_ms / 1000
-        pause = _IDLE_SECONDS
+        pause, throttled = _IDLE_SECONDS, self._throttle.seconds_left()
         for lane in list(self._lanes.values()):
             due = None
             with self._lock:
                 delivery = lane.filling
                 if delivery is not None:
-                    due = delivery.created + linger - time.monotonic()
+                    due = max(delivery.created + linger - time.monotonic(), throttled)
                     if due <= 0:
                         lane.ready.append(delivery)
                         lane.filling = None
@@ -267,6 +274,7 @@ class Producer:
         self._task.wake()
         with self._ended:
             self._ended.wait_for(lambda: not self._unsynced)
+        self._throttle.wait()
         lost, self._lost = self._lost, None
         if lost is not None:
             raise lost
@@ -277,6 +285,7 @@ class Producer:
             if self._closed:
                 return
             self._closed = True
+        self._throttle.stop()
         try:
             self.flush()
         finally:

@@ -364,6 +364,35 @@ def test_kill_before_new_partitions_are_stored(live: Path, left: Path) -> None:
     check_goes_on(left)
 
 
+# --- quota.py
+
+
+def test_kill_before_the_first_quota_is_stored(live: Path, left: Path) -> None:
+    """crash: a folder without quotas -> there are none, the next set() goes on"""
+    window = "a folder without quotas -> there are none, the next set() goes on"
+    with commitlog.open(live) as log, crashed_at(window, live, left):
+        log.set_quota("a", producer_byte_rate=5)
+    assert (left / "quotas").is_dir()
+    with commitlog.open(left) as log:
+        assert log.quotas() == {}
+        log.set_quota("a", producer_byte_rate=6)
+    with commitlog.open(left) as log:
+        assert log.quotas() == {"a": commitlog.Quota(6)}
+
+
+def test_kill_before_a_changed_quota_is_in_place(live: Path, left: Path) -> None:
+    window = "the temporary file stays beside the old one -> the next write_whole overwrites it"
+    with commitlog.open(live) as log:
+        log.set_quota("a", producer_byte_rate=5)
+        with crashed_at(window, live, left):
+            log.set_quota("a", producer_byte_rate=6)
+    with commitlog.open(left) as log:
+        assert log.quotas() == {"a": commitlog.Quota(5)}
+        log.set_quota("a", producer_byte_rate=7)
+        assert log.quotas() == {"a": commitlog.Quota(7)}
+    assert not list(left.rglob("*.tmp"))
+
+
 # --- repair.py
 
 

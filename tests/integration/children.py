@@ -13,6 +13,7 @@ from typing import Any
 
 import commitlog
 from commitlog import OffsetOutOfRangeError, UnknownTopicError
+from commitlog.quota import Quotas
 from commitlog.segment import Segment
 
 DEADLINE_SECONDS = 60
@@ -200,6 +201,28 @@ def slow_scan(path: str) -> None:
         except OffsetOutOfRangeError:
             rest.append(-1)
         print(json.dumps([first.offsets.tolist(), rest]))
+
+
+# --- clients with quotas
+
+
+def take(path: str, client_id: str, count: str, size_bytes: str) -> None:
+    """Take bytes again and again, by a clock that stands still; say how long to wait at last."""
+    meter = Quotas(path, lambda: 10**15).meter(client_id, "produce")
+    say_ready()
+    sys.stdin.readline()
+    waits = [meter.take(int(size_bytes)) for _ in range(int(count))]
+    assert waits == sorted(waits)
+    print(json.dumps(waits))
+
+
+def take_when_told(path: str, client_id: str) -> None:
+    """Take a byte whenever a line comes in, and print how long to wait."""
+    with commitlog.open(path, mode="r") as log:
+        meter = log._quotas.meter(client_id, "consume")
+        say_ready()
+        for _ in sys.stdin:
+            print(json.dumps(meter.take(1)), flush=True)
 
 
 # --- writers

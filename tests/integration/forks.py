@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import commitlog
-from commitlog import CorruptionError, ForkedError, Partition
+from commitlog import CorruptionError, ForkedError, Partition, files
+from commitlog.quota import Quotas
 
 SECONDS = 30
 CONFIG = {"segment_bytes": 2048, "file_delete_delay_ms": 0}
@@ -29,7 +30,7 @@ def append(partition: Partition, count: int) -> None:
         partition.append(value_of(partition.next_offset))
 
 
-def in_child(work: Callable[[], None]) -> int:
+def in_child(work: Callable[[], object]) -> int:
     """Run `work` in a forked child that ends at once afterwards; returns its process id."""
     child = os.fork()
     if child:
@@ -251,6 +252,33 @@ def readers_fork_too(path: str) -> None:
         wait(child)
         leave.set()
         thread.join(SECONDS)
+
+
+def clients_with_quotas_fork_too(path: str) -> None:
+    """A child is made while a thread of its parent holds the account; both count, neither is in the way."""
+    with commitlog.open(path) as writer, commitlog.open(path, mode="r") as log:
+        writer.set_quota("a", consumer_byte_rate=1_000)
+        stopped = Quotas(log.path, lambda: 10**15)
+        meter = stopped.meter("a", "consume")
+        meter.take(1_000)
+        inside, leave = threading.Event(), threading.Event()
+        real = files.pwrite
+
+        def slow(*args: Any) -> int:
+            inside.set()
+            assert leave.wait(SECONDS)
+            return real(*args)
+
+        files.pwrite = slow
+        thread = threading.Thread(target=meter.take, args=(500,))
+        thread.start()
+        assert inside.wait(SECONDS)
+        files.pwrite = real
+        child = in_child(lambda: [meter.take(100) for _ in range(70)])
+        leave.set()
+        thread.join(SECONDS)
+        wait(child)
+        assert meter.take(0) == 7.5
 
 
 def a_child_opens_for_itself(path: str) -> None:

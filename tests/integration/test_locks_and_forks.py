@@ -69,6 +69,7 @@ def test_many_readers_do_not_keep_a_writer_out(log_path: Path) -> None:
         "the_parent_keeps_the_lock",
         "forks_under_load",
         "readers_fork_too",
+        "clients_with_quotas_fork_too",
         "a_child_opens_for_itself",
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import contents, wait_until
+from helpers import Clock, contents, wait_until
 
 import commitlog
 from commitlog import (
@@ -26,6 +26,8 @@ from commitlog import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.meter import Throttle
+from commitlog.quota import Quotas
 
 NEVER = 10**9  # a linger that does not end
 
@@ -264,6 +266,120 @@ def test_a_result_that_does_not_come_in_time_is_told_so(log: CommitLog, partitio
             future.result(timeout=0)
         with pytest.raises(DeliveryTimeoutError):
             future.exception(timeout=0)
+
+
+# --- quotas
+
+
+@pytest.fixture
+def clock(log: CommitLog) -> Clock:
+    """What the quotas of the log go by."""
+    clock = Clock()
+    log._quotas = Quotas(log.path, clock)
+    return clock
+
+
+@pytest.fixture
+def pauses(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Time passes when a producer waits, and is noted here."""
+    noted: list[float] = []
+
+    def pause(_: Throttle, seconds: float) -> None:
+        noted.append(seconds)
+        clock.move(seconds)
+
+    monkeypatch.setattr(Throttle, "_pause", pause)
+    return noted
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all"])
+def test_a_producer_over_its_quota_waits_as_told_and_loses_nothing(
+    log: CommitLog, partition: Partition, clock: Clock, pauses: list[float], acks: Any
+) -> None:
+    log.set_quota("a", producer_byte_rate=1_000)
+    with producers(log, client_id="a", acks=acks, batch_size=1_000) as producer:
+        for number in range(1_000):
+            producer.send("t", b"%d" % number, key=bytes(100))
+        producer.flush()
+        assert sum(pauses) == pytest.approx(partition.size_bytes / 1_000 - 1)
+        assert producer._throttle.seconds_left() == 0.0
+    assert [record.value for record in contents(partition)] == [b"%d" % number for number in range(1_000)]
+
+
+def test_producers_of_a_client_id_pay_together_and_others_for_themselves(
+    log: CommitLog, partition: Partition, clock: Clock, pauses: list[float]
+) -> None:
+    log.set_quota(None, producer_byte_rate=1_000)
+    for client_id in ("a", "a", "b"):
+        producer = producers(log, client_id=client_id)
+        producer.send("t", bytes(900))
+        producer.flush()
+    with producers(log, client_id="a") as last:
+        last.send("t", bytes(900))
+        last.flush()
+    first_a, other_a, b, last_a = (batch.size_bytes for batch in partition.batches())
+    assert b < 1_000
+    assert sum(pauses) == pytest.approx((first_a + other_a + last_a) / 1_000 - 1)
+
+
+def test_records_are_delivered_before_their_sender_waits(
+    log: CommitLog, partition: Partition, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.set_quota("a", producer_byte_rate=1)
+    seen = []
+
+    def pause(_: Throttle, seconds: float) -> None:
+        seen.append((future.done(), partition.durable_offset))
+        clock.move(3_600)
+
+    monkeypatch.setattr(Throttle, "_pause", pause)
+    with producers(log, client_id="a", acks="all") as producer:
+        future = producer.send("t", b"v")
+        producer.flush()
+    assert seen == [(True, 1)]
+
+
+def test_what_lingers_waits_until_the_producer_has_paid(
+    log: CommitLog, partition: Partition, clock: Clock
+) -> None:
+    log.set_quota("a", producer_byte_rate=10)
+    with log.producer(client_id="a", linger_ms=0) as producer:
+        assert producer.send("t", bytes(1_000)).result(30).offset == 0
+        future = producer.send("t", b"later")
+        for _ in range(3):
+            producer._work()
+        assert not future.done()
+        clock.move(3_600)
+        producer._work()
+        assert future.result(30).offset == 1
+
+
+def test_a_throttled_producer_can_be_closed_at_once_and_delivers_everything(
+    log: CommitLog, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.set_quota("a", producer_byte_rate=1)
+    waiting = threading.Event()
+    real = Throttle._pause
+
+    def pause(throttle: Throttle, seconds: float) -> None:
+        waiting.set()
+        real(throttle, seconds)
+
+    monkeypatch.setattr(Throttle, "_pause", pause)
+    producer = producers(log, client_id="a", batch_size=5_000)
+
+    def work() -> None:
+        for number in range(5):
+            producer.send("t", b"%d" % number, key=bytes(1_000))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert waiting.wait(30)
+    producer.send("t", b"last")
+    producer.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [record.value for record in contents(partition)] == [b"0", b"1", b"2", b"3", b"4", b"last"]
 
 
 # --- the end
