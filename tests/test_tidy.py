@@ -26,7 +26,7 @@ LAYERS = [
     "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention", "keymap", "merge",
     "compaction", "latest", "reader", "producers", "active", "writer", "compacting", "partition", "read_only",
     "shared", "partitioner", "topic", "catalog", "background", "cleaner", "housekeeping",
-    "delivery", "producer", "log", "__init__",
+    "delivery", "lane", "producer", "log", "__init__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "arrow"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
@@ -36,6 +36,10 @@ def _one_of(default: str | int, *allowed: str | int) -> Any:
     return field(default=default, metadata={"allowed": allowed})
 
 
+def _function() -> Any:
+    return field(default=None, metadata={"callable": True})
+
+
 @dataclass(frozen=True, slots=True)
 class _Config:
     """Checks each field against the range declared with it."""
@@ -59,6 +63,9 @@ def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
     elif "fraction" in rule:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise ConfigError(name, value, "must be a number in [0, 1]")
+    elif "callable" in rule:
+        if value is not None and not callable(value):
+            raise ConfigError(name, value, "must be a function, or None")
     elif "type" in rule and not isinstance(value, rule["type"]):
         raise ConfigError(name, value, f"must be a {rule['type'].__name__}")
 
@@ -161,19 +168,25 @@ class LogConfig(_Config):
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig(_Config):
-    """The settings of a producer, under Kafka's names; batch_size and buffer_memory are bytes, as there."""
+    """The settings of a producer, under Kafka's names; batch_size and buffer_memory are bytes, as there.
+
+    A serializer is called with every key or value that is sent, None too, and returns bytes or None.
+    """
 
     acks: Literal[0, 1, "all"] = _one_of(1, 0, 1, "all")
     batch_size: int = _between(MIB, 1)
     buffer_memory: int = _between(32 * MIB, 1)
+    client_id: str = field(default="", metadata={"type": str})
     compression_type: Literal["topic"] | CompressionType = _one_of(
         "topic", "topic", "none", "zstd", "lz4", "gzip", "snappy"
     )
     delivery_timeout_ms: int = _between(120_000, 0)
     enable_idempotence: bool = field(default=True, metadata={"type": bool})
+    key_serializer: Callable[[Any], bytes | None] | None = _function()
     linger_ms: int = _between(5, 0)
     max_block_ms: int = _between(60_000, 0)
     retry_backoff_ms: int = _between(100, 1)
+    value_serializer: Callable[[Any], bytes | None] | None = _function()
 
 
 __all__ = ["LogConfig", "ProducerConfig", "TopicConfig"]
