@@ -18,7 +18,7 @@ from commitlog.errors import DeliveryTimeoutError
 from commitlog.record import Headers
 
 _RECORD_BYTES = 64  # what a record takes of batch_size and buffer_memory beside key and value
-_FIELDS = 4  # of a record in Delivery.records: value, key, time in seconds, ticket
+_FIELDS = 4  # of a record in Delivery.records: value, key, moment, ticket
 _SAMPLE = 64  # one record of so many tells how large they are
 _CLOSED = -1  # a limit that every ticket has reached
 _logger = logging.getLogger("commitlog")
@@ -65,12 +65,14 @@ class Delivery:
     `limit` is also the ticket that fills the batch: sizes are not added up record by record, but each counts
     as `small_bytes`, and what a larger one has above that is charged to the batch under the producer's lock.
     So size_bytes is never less than what the records take.
+
+    A moment is the clock's seconds, a float, or a timestamp that was given, an int.
     """
 
     __slots__ = (
-        "_acks", "_batch_size", "_callbacks", "_charged_bytes", "_count", "_ended", "_given", "_headers",
-        "_partitions", "_rows", "_shares", "_tickets", "_times", "created", "done", "keyed_bytes", "limit",
-        "records", "small_bytes", "tickets", "topic", "unkeyed_bytes",
+        "_acks", "_batch_size", "_callbacks", "_charged_bytes", "_count", "_ended", "_headers",
+        "_partitions", "_rows", "_shares", "_tickets", "_times", "created", "done", "has_given_times",
+        "keyed_bytes", "limit", "records", "small_bytes", "tickets", "topic", "unkeyed_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -91,10 +93,10 @@ class Delivery:
         self._tickets: list[int] = []
         self._rows: dict[int, int] | None = None
         self._times: Int64s | None = None
+        self.has_given_times = False
         # what most records do not have, by ticket
         self._headers: dict[int, Headers] = {}
         self._partitions: dict[int, int] = {}
-        self._given: dict[int, int] = {}
         self._callbacks: dict[int, Callback] = {}
         self._shares: list[Share] = []
         self._set_limit()
@@ -105,27 +107,26 @@ class Delivery:
         self,
         value: bytes | None,
         key: bytes | None,
-        seconds: float,
+        moment: float | int,
         size: int,
         headers: Headers | None,
         partition: int | None,
-        timestamp: int | None,
         callback: Callback | None,
     ) -> int:
-        """Add any record, sent at `seconds` and of `size` bytes; returns its ticket."""
+        """Add any record of `size` bytes, sent at a moment; returns its ticket."""
         ticket = next(self.tickets)
         if headers:
             self._headers[ticket] = headers
         if partition is not None:
             self._partitions[ticket] = partition
-        if timestamp is not None:
-            self._given[ticket] = timestamp
+        if type(moment) is int:
+            self.has_given_times = True
         if callback is not None:
             self._callbacks[ticket] = callback
         if size > self.small_bytes:
             self._charged_bytes += size - self.small_bytes
             self._set_limit()
-        self.records += (value, key, seconds, ticket)
+        self.records += (value, key, moment, ticket)
         return ticket
 
     def _set_limit(self) -> None:
@@ -169,12 +170,13 @@ class Delivery:
         headers = None
         if self._headers:
             headers = [self._headers.get(ticket, ()) for ticket in self._tickets]
-        # measured: floats, and their milliseconds all at once, take half of time_ns() // 1_000_000 for each
-        times = (np.frombuffer(array("d", self._column(2))) * 1000).astype(np.int64)
-        for ticket, timestamp in self._given.items():
-            times[self._row(ticket)] = timestamp
-        self._times = times
-        return self._column(0), keys, headers, times
+        moments = self._column(2)
+        if self.has_given_times:
+            self._times = np.array(list(map(_milliseconds, moments)), np.int64)
+        else:
+            # measured: with the milliseconds of all at once, half of time_ns() // 1_000_000 for each
+            self._times = (np.frombuffer(array("d", moments)) * 1000).astype(np.int64)
+        return self._column(0), keys, headers, self._times
 
     def _column(self, field: int) -> list[Any]:
         assert self._count is not None
@@ -182,7 +184,13 @@ class Delivery:
 
     def chosen(self) -> dict[int, int]:
         """Return the partitions that senders chose, by row."""
+        if not self._partitions or self._in_order():
+            return self._partitions
         return {self._row(ticket): number for ticket, number in self._partitions.items()}
+
+    def _in_order(self) -> bool:
+        """Say whether each ticket is a row."""
+        return self._tickets == list(range(len(self._tickets)))
 
     def appended(self, shares: list[Share]) -> None:
         """Note where the records are; they need not be kept any longer."""
@@ -235,13 +243,11 @@ class Delivery:
         raise AssertionError("a record without a share")
 
     def _timestamp(self, ticket: int) -> int:
-        if ticket in self._given:
-            return self._given[ticket]
         records, times = self.records, self._times
         if times is not None:
             return int(times[self._row(ticket)])
         # with acks=0 somebody may ask before it is appended
-        return int(records[records[3::_FIELDS].index(ticket) * _FIELDS + 2] * 1000)
+        return _milliseconds(records[records[3::_FIELDS].index(ticket) * _FIELDS + 2])
 
     def wait(self, timeout: float | None) -> bool:
         """Wait for the end; False if it has not come after `timeout` seconds."""
@@ -249,6 +255,11 @@ class Delivery:
             with self._ended:
                 return self._ended.wait_for(lambda: self.done, timeout)
         return True
+
+
+def _milliseconds(moment: float | int) -> int:
+    """Return the timestamp of a record that was sent at a moment."""
+    return moment if type(moment) is int else int(moment * 1000)
 
 
 def usual_bytes(values: Sequence[Any], keys: Sequence[Any] | None) -> int:

@@ -43,6 +43,8 @@ class HashPartitioner:
     def many(self, keys: Sequence[Key], partitions: int) -> NDArray[np.int64]:
         """Return the partition of each record of a batch."""
         present = [key for key in keys if key is not None]
+        if not present:
+            return np.full(len(keys), next(self._turn) % partitions, np.int64)
         hashes = (self._hash_many(present) % np.uint64(partitions)).astype(np.int64)
         if len(present) == len(keys):
             return hashes

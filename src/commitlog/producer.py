@@ -90,8 +90,8 @@ class Producer:
         sent is refused here. Whoever fills a batch waits until it is appended.
         """
         # Small plain records join the open batch without a lock; Delivery says why none is lost, doubled or
-        # out of order. Measured for the whole of a send: 1,250 ns with a lock, sizes added up, three lists
-        # and a future that is a tuple; 560 ns so. A lock alone takes 100 to 170.
+        # out of order. Measured with all that a record costs until it is written: 1,140 ns with a lock, three
+        # lists and sizes added up, 570 ns so; a lock alone takes 100 to 170.
         try:
             batch = self._filling[topic]
         except KeyError:
@@ -105,12 +105,14 @@ class Producer:
             )
             and headers is None
             and partition is None
-            and timestamp is None
             and on_delivery is None
+            and (timestamp is None or _is_timestamp(timestamp))
         ):
             records = batch.records
             ticket = next(batch.tickets)
-            records += (value, key, now(), ticket)
+            if timestamp is not None:
+                batch.has_given_times = True
+            records += (value, key, now() if timestamp is None else timestamp, ticket)
             if ticket < batch.limit or self._settle(batch, ticket):
                 future = RecordFuture()  # measured: 65 ns; with an __init__ 105, as a tuple 125
                 future._delivery = batch
@@ -144,7 +146,7 @@ class Producer:
         if self.config.value_serializer is not None:
             value = self.config.value_serializer(value)
         value, key, size = _checked(lane.topic, value, key, headers, partition)
-        if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp < 1 << 63):
+        if timestamp is not None and not _is_timestamp(timestamp):
             reason = f"timestamp must be milliseconds since the epoch, not {timestamp!r:.80}"
             raise InvalidRecordError(0, reason)
         if topic not in self._filling:
@@ -152,7 +154,8 @@ class Producer:
         future = RecordFuture()
         with self._lock:
             batch = self._filling.get(topic) or self._open_batch(lane, size)
-            ticket = batch.add(value, key, now(), size, headers, partition, timestamp, on_delivery)
+            moment = now() if timestamp is None else timestamp
+            ticket = batch.add(value, key, moment, size, headers, partition, on_delivery)
         if ticket >= batch.limit:
             self._settle(batch, ticket)
         future._delivery, future._ticket = batch, ticket
@@ -300,6 +303,10 @@ def _checked(
     if size > topic.config.max_message_bytes:
         raise RecordTooLargeError(0, size, topic.config.max_message_bytes)
     return value, key, size
+
+
+def _is_timestamp(given: Any) -> bool:
+    return type(given) is int and 0 <= given < 1 << 63
 
 
 def _as_bytes(given: Any, what: str) -> bytes | None:

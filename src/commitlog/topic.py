@@ -127,8 +127,9 @@ class Topic:
         numbers = self._chooser().many(keys, len(self._partitions))
         for row, number in chosen.items():
             numbers[row] = number
-        groups = _rows_of(numbers)
-        return groups if len(groups) > 1 else [(groups[0][0], None)]
+        if int(numbers.min()) == int(numbers.max()):
+            return [(int(numbers[0]), None)]
+        return _rows_of(numbers)
 
     def _chooser(self) -> Partitioner:
         if self._partitioner is None:
