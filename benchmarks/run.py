@@ -21,6 +21,7 @@ import compare
 import growth
 import limits
 import numpy
+import producing
 import pyarrow
 from bench import Bench
 from report import Group, Report, machine
@@ -28,6 +29,7 @@ from report import Group, Report, machine
 ROWS: dict[str, Callable[[Bench], Iterator[Group]]] = {
     "append_many": compare.append_many,
     "append_one": compare.append_one,
+    "producer": producing.producer,
     "records": compare.records,
     "values": compare.values,
     "arrow_scan": bulk.arrow_scan,

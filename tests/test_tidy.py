@@ -26,7 +26,7 @@ LAYERS = [
     "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention", "keymap", "merge",
     "compaction", "latest", "reader", "producers", "active", "writer", "compacting", "partition", "read_only",
     "shared", "partitioner", "topic", "catalog", "topics", "background", "cleaner", "housekeeping",
-    "meter", "quota", "delivery", "producer", "fetching", "positions", "groups", "groups.assignors",
+    "meter", "quota", "delivery", "lane", "producer", "fetching", "positions", "groups", "groups.assignors",
     "groups.state", "groups.heartbeats", "groups.directory", "groups.offsets", "groups.member",
     "groups.session", "groups.admin", "consumer", "log", "__init__",
 ]  # fmt: skip

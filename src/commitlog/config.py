@@ -36,6 +36,10 @@ def _one_of(default: str | int, *allowed: str | int) -> Any:
     return field(default=default, metadata={"allowed": allowed})
 
 
+def _function() -> Any:
+    return field(default=None, metadata={"callable": True})
+
+
 @dataclass(frozen=True, slots=True)
 class _Config:
     """Checks each field against the range declared with it."""
@@ -68,6 +72,9 @@ def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
     elif "fraction" in rule:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise ConfigError(name, value, "must be a number in [0, 1]")
+    elif "callable" in rule:
+        if value is not None and not callable(value):
+            raise ConfigError(name, value, "must be a function, or None")
     elif (
         "type" in rule
         and not isinstance(value, rule["type"])
@@ -174,7 +181,10 @@ class LogConfig(_Config):
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig(_Config):
-    """The settings of a producer, under Kafka's names; batch_size and buffer_memory are bytes, as there."""
+    """The settings of a producer, under Kafka's names; batch_size and buffer_memory are bytes, as there.
+
+    A serializer is called with every key or value that is sent, None too, and returns bytes or None.
+    """
 
     acks: Literal[0, 1, "all"] = _one_of(1, 0, 1, "all")
     batch_size: int = _between(MIB, 1)
@@ -185,9 +195,11 @@ class ProducerConfig(_Config):
     )
     delivery_timeout_ms: int = _between(120_000, 0)
     enable_idempotence: bool = field(default=True, metadata={"type": bool})
+    key_serializer: Callable[[Any], bytes | None] | None = _function()
     linger_ms: int = _between(5, 0)
     max_block_ms: int = _between(60_000, 0)
     retry_backoff_ms: int = _between(100, 1)
+    value_serializer: Callable[[Any], bytes | None] | None = _function()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +223,12 @@ class ConsumerConfig(_Config):
     isolation_level: Literal["read_uncommitted", "read_committed"] = _one_of(
         "read_uncommitted", "read_uncommitted", "read_committed"
     )
-    key_deserializer: Callable[[bytes | None], Any] | None = field(
-        default=None, metadata={"type": Callable, "optional": True}
-    )
+    key_deserializer: Callable[[bytes | None], Any] | None = _function()
     max_poll_interval_ms: int = _between(300_000, 1)
     max_poll_records: int = _between(500, 1)
     partition_assignment_strategy: str | Sequence[str] = ("cooperative-sticky",)
     session_timeout_ms: int = _between(45_000, 1)
-    value_deserializer: Callable[[bytes | None], Any] | None = field(
-        default=None, metadata={"type": Callable, "optional": True}
-    )
+    value_deserializer: Callable[[bytes | None], Any] | None = _function()
 
     def __post_init__(self) -> None:
         _Config.__post_init__(self)

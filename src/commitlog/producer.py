@@ -12,34 +12,28 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import replace
-from functools import partial
+from time import time as now  # one name to look up in send()
 from typing import Any, NamedTuple, Protocol, Self
 
 from commitlog.background import Task, TaskHealth
-from commitlog.columns import Buffer
 from commitlog.config import ProducerConfig
-from commitlog.delivery import Callback, Delivery, RecordFuture, Share
-from commitlog.encode import EncodedBatch, Rules, encode, pack_headers, totals
+from commitlog.delivery import Callback, Delivery, RecordFuture
+from commitlog.encode import pack_headers
 from commitlog.errors import (
     BufferFullError,
     ClosedError,
     CommitLogError,
-    DiskFullError,
     InvalidRecordError,
     RecordTooLargeError,
 )
-from commitlog.format import NO_PRODUCER
+from commitlog.lane import Lane
 from commitlog.meter import Throttle
 from commitlog.partition import Partition
-from commitlog.producers import SEQUENCES
 from commitlog.record import Headers
 from commitlog.topic import Topic
 
-_RECORD_BYTES = 64  # what a record takes of buffer_memory beside key and value
 _IDLE_SECONDS = 60.0
 _logger = logging.getLogger("commitlog")
-_future = partial(tuple.__new__, RecordFuture)
 
 
 class TopicSource(Protocol):
@@ -47,22 +41,6 @@ class TopicSource(Protocol):
 
     def topic(self, name: str) -> Topic:
         """Return a topic."""
-
-
-class _Lane:
-    """The way of a topic's records: the batch that is being filled, and those that are to be appended."""
-
-    def __init__(self, topic: Topic, config: ProducerConfig) -> None:
-        self.topic = topic
-        settings = topic.config
-        if config.compression_type != "topic":
-            settings = replace(settings, compression_type=config.compression_type)
-        self.rules = Rules(settings)
-        self.max_message_bytes = settings.max_message_bytes
-        self.filling: Delivery | None = None
-        self.ready: deque[Delivery] = deque()
-        self.appending = threading.Lock()
-        self.sequences: dict[int, int] = {}
 
 
 class _Unsynced(NamedTuple):
@@ -80,17 +58,19 @@ class Producer:
 
     def __init__(self, log: TopicSource, config: ProducerConfig, throttle: Throttle) -> None:
         self.config = config
-        self._batch_size = config.batch_size
+        self._throttle = throttle
         self.producer_id = int.from_bytes(os.urandom(8), "little") >> 1
         self._log = log
-        self._throttle = throttle
         self._lock = threading.Lock()
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
+        self._filling: dict[str, Delivery] = {}  # the open batch of each topic that has one
         self._unsynced: deque[_Unsynced] = deque()
         self._unsynced_bytes = 0
         self._ended = threading.Condition()
         self._lost: Exception | None = None
         self._closed = False
+        self._opened = False  # a batch, since the thread looked
+        self._resting = True  # the thread, until it is woken
         self._task = Task("producer", self._work)
         self._task.start()
 
@@ -99,8 +79,8 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: Buffer | None = None,
-        key: Buffer | None = None,
+        value: Any = None,
+        key: Any = None,
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
@@ -108,50 +88,87 @@ class Producer:
     ) -> RecordFuture:
         """Put a record on its way; returns what tells, when asked, where it is.
 
-        A record that cannot be sent is refused here. Whoever fills a batch waits until it is appended.
+        Value and key are bytes-like or None, or what the serializers turn into that. A record that cannot be
+        sent is refused here. Whoever fills a batch waits until it is appended.
         """
+        # Small plain records join the open batch without a lock; Delivery says why none is lost, doubled or
+        # out of order. Measured with all that a record costs until it is written: 1,140 ns with a lock, three
+        # lists and sizes added up, 570 ns so; a lock alone takes 100 to 170.
+        try:
+            batch = self._filling[topic]
+        except KeyError:
+            return self._send(topic, value, key, headers, partition, timestamp, on_delivery)
+        if (
+            type(value) is bytes
+            and (
+                len(value) + len(key) <= batch.keyed_bytes
+                if type(key) is bytes
+                else key is None and len(value) <= batch.unkeyed_bytes
+            )
+            and headers is None
+            and partition is None
+            and on_delivery is None
+            and (timestamp is None or _is_timestamp(timestamp))
+        ):
+            records = batch.records
+            ticket = next(batch.tickets)
+            if timestamp is not None:
+                batch.has_given_times = True
+            records += (value, key, now() if timestamp is None else timestamp, ticket)
+            if ticket < batch.limit or self._settle(batch, ticket):
+                future = RecordFuture()  # measured: 65 ns; with an __init__ 105, as a tuple 125
+                future._delivery = batch
+                future._ticket = ticket
+                return future
+        return self._send(topic, value, key, headers, partition, timestamp, on_delivery)
+
+    def _settle(self, batch: Delivery, ticket: int) -> bool:
+        """Append a batch that is full; say whether the record is in it, or came after it was closed."""
+        lane = self._lanes[batch.topic]
+        with self._lock:
+            if self._filling.get(batch.topic) is batch:
+                self._close_batch(lane)
+        lane.append_ready(batch)
+        self._throttle.wait()
+        return batch.row_of(ticket) is not None
+
+    def _send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: Callback | None,
+    ) -> RecordFuture:
+        """Send any record, with all that may have to be done for it."""
         lane = self._lanes.get(topic) or self._lane_of(topic)
-        extras = headers is not None or partition is not None or on_delivery is not None
-        if type(value) is bytes and type(key) is bytes and not extras:
-            size = len(value) + len(key)
-        else:
-            value, key, size = _checked(lane.topic, value, key, headers, partition)
-        if size > lane.max_message_bytes:
-            raise RecordTooLargeError(0, size, lane.max_message_bytes)
-        if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
-        elif type(timestamp) is not int or not 0 <= timestamp < 1 << 63:
+        if self.config.key_serializer is not None:
+            key = self.config.key_serializer(key)
+        if self.config.value_serializer is not None:
+            value = self.config.value_serializer(value)
+        value, key, size = _checked(lane.topic, value, key, headers, partition)
+        if timestamp is not None and not _is_timestamp(timestamp):
             reason = f"timestamp must be milliseconds since the epoch, not {timestamp!r:.80}"
             raise InvalidRecordError(0, reason)
-        with self._lock:
-            delivery = lane.filling or self._start(lane)
-            row = len(delivery.values)
-            delivery.values.append(value)
-            delivery.keys.append(key)
-            delivery.timestamps.append(timestamp)
-            delivery.size_bytes += size + _RECORD_BYTES
-            if extras:
-                delivery.add_extras(row, headers, partition, on_delivery)
-            if delivery.size_bytes >= self._batch_size:
-                lane.ready.append(delivery)
-                lane.filling = None
-        if lane.ready:
-            self._append_ready(lane)
+        if topic not in self._filling:
             self._wait_for_room()
-            self._throttle.wait()
-        return _future((delivery, row))
-
-    def _lane_of(self, name: str) -> _Lane:
-        topic = self._log.topic(name)
+        future = RecordFuture()
         with self._lock:
-            return self._lanes.setdefault(name, _Lane(topic, self.config))
+            batch = self._filling.get(topic) or self._open_batch(lane, size)
+            moment = now() if timestamp is None else timestamp
+            ticket = batch.add(value, key, moment, size, headers, partition, on_delivery)
+        if ticket >= batch.limit or self.config.linger_ms == 0:
+            self._settle(batch, ticket)
+        future._delivery, future._ticket = batch, ticket
+        return future
 
-    def _start(self, lane: _Lane) -> Delivery:
-        if self._closed:
-            raise ClosedError("the producer")
-        delivery = lane.filling = Delivery(lane.topic.name, self._ended, acks=self.config.acks)
-        self._task.wake()
-        return delivery
+    def _lane_of(self, name: str) -> Lane:
+        topic = self._log.topic(name)
+        lane = Lane(topic, self.config, self.producer_id, self._throttle, self._appended)
+        with self._lock:
+            return self._lanes.setdefault(name, lane)
 
     def _wait_for_room(self) -> None:
         """Hold back who sends faster than records become durable."""
@@ -161,18 +178,27 @@ class Producer:
                 if not self._ended.wait_for(lambda: self._unsynced_bytes <= limit, seconds):
                     raise BufferFullError(limit, self.config.max_block_ms)
 
-    # --- appending
+    # --- batches: opened and closed under the lock
 
-    def _append_ready(self, lane: _Lane) -> None:
-        with lane.appending:
-            while lane.ready:
-                self._append(lane, lane.ready.popleft())
+    def _open_batch(self, lane: Lane, size: int) -> Delivery:
+        if self._closed:
+            raise ClosedError("the producer")
+        batch = self._filling[lane.topic.name] = lane.open_batch(self._ended, size)
+        self._opened = True
+        if self._resting and self.config.linger_ms:  # or else who opens it appends it
+            self._resting = False
+            self._task.wake()
+        return batch
 
-    def _append(self, lane: _Lane, delivery: Delivery) -> None:
-        """Append a batch, each partition's share of it; whatever fails is told to those it concerns."""
-        shares = [self._append_share(lane, delivery, *share) for share in delivery.shares(lane.topic)]
-        delivery.appended(shares)
-        written = [lane.topic.partition(share.partition) for share in shares if share.error is None]
+    def _close_batch(self, lane: Lane) -> None:
+        """Hand the topic's open batch, if there is one, over to be appended."""
+        batch = self._filling.get(lane.topic.name)
+        if batch is not None:
+            batch.close()
+            lane.ready.append(batch)
+            del self._filling[lane.topic.name]
+
+    def _appended(self, delivery: Delivery, written: list[Partition]) -> None:
         if self.config.acks == "all" and written:
             with self._ended:
                 self._unsynced.append(_Unsynced(delivery, written))
@@ -180,31 +206,6 @@ class Producer:
             self._task.wake()
         else:
             self._end(delivery)
-
-    def _append_share(self, lane: _Lane, delivery: Delivery, number: int, rows: list[int] | None) -> Share:
-        sequence = lane.sequences.get(number, 0)
-        producer = (self.producer_id, 0, sequence) if self.config.enable_idempotence else NO_PRODUCER
-        try:
-            target = lane.topic.partition(number)
-            columns = delivery.columns(rows)
-            batches = encode(*columns, lane.rules, time.time_ns() // 1_000_000, producer)
-            first = self._append_and_retry(target, batches)
-        except Exception as error:  # told by the future, the callback, flush() and close()
-            return Share(number, rows, -1, error)
-        lane.sequences[number] = (sequence + batches[0].span) % SEQUENCES
-        self._throttle.take(totals(batches)[0])  # waited for by who sends, when no lock is held
-        return Share(number, rows, first, None)
-
-    def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...]) -> int:
-        """Append; a disk that is full is tried again for delivery_timeout_ms."""
-        deadline = time.monotonic() + self.config.delivery_timeout_ms / 1000
-        while True:
-            try:
-                return target.append_encoded(batches).start
-            except DiskFullError:
-                if time.monotonic() >= deadline or self._closed:
-                    raise
-                time.sleep(self.config.retry_backoff_ms / 1000)
 
     def _end(self, delivery: Delivery) -> None:
         error = delivery.end()
@@ -217,24 +218,27 @@ class Producer:
     def _work(self) -> float:
         """Append what has waited long enough, and sync; returns when to come again.
 
-        A throttled producer's batches wait longer, until they are full: then it is the sender who waits.
+        What senders fill is theirs to append: measured, a thread that takes it over while they wait for it
+        costs them a third of their time. A throttled producer's batches wait longer, until they are full:
+        then it is the sender who waits.
         """
-        linger = self.config.linger_ms / 1000
-        pause, throttled = _IDLE_SECONDS, self._throttle.seconds_left()
-        for lane in list(self._lanes.values()):
-            due = None
-            with self._lock:
-                delivery = lane.filling
-                if delivery is not None:
-                    due = max(delivery.created + linger - time.monotonic(), throttled)
-                    if due <= 0:
-                        lane.ready.append(delivery)
-                        lane.filling = None
-            if due is not None and due > 0:
-                pause = min(pause, due)
-            self._append_ready(lane)
+        linger, began = self.config.linger_ms / 1000, time.monotonic()
+        throttled = self._throttle.seconds_left()
+        lanes = list(self._lanes.values())
+        due = []
+        with self._lock:
+            for lane in lanes:
+                batch = self._filling.get(lane.topic.name)
+                if batch is not None and not throttled and batch.created + linger <= began:
+                    self._close_batch(lane)
+                    due.append(lane)
+            waits = [max(batch.created + linger - began, throttled) for batch in self._filling.values()]
+            rest = self._resting = not waits and not self._opened
+            self._opened = False
+        for lane in lanes if rest else due:  # at rest, also what Ctrl-C may have left behind
+            lane.append_ready()
         self._sync()
-        return pause
+        return _IDLE_SECONDS if rest else min([max(linger, throttled), _IDLE_SECONDS, *waits])
 
     def _sync(self) -> None:
         """Make durable what was appended; those who share a partition share a sync."""
@@ -267,10 +271,8 @@ class Producer:
         """Deliver everything that was sent so far; raises what went wrong, if nobody has been told of it."""
         for lane in list(self._lanes.values()):
             with self._lock:
-                if lane.filling is not None:
-                    lane.ready.append(lane.filling)
-                    lane.filling = None
-            self._append_ready(lane)
+                self._close_batch(lane)
+            lane.append_ready()
         self._task.wake()
         with self._ended:
             self._ended.wait_for(lambda: not self._unsynced)
@@ -285,6 +287,8 @@ class Producer:
             if self._closed:
                 return
             self._closed = True
+            for lane in self._lanes.values():
+                lane.closing = True
         self._throttle.stop()
         try:
             self.flush()
@@ -311,7 +315,13 @@ def _checked(
     if headers:
         packed = pack_headers([headers])
         size += len(packed.names.blob) + len(packed.values.blob)
+    if size > topic.config.max_message_bytes:
+        raise RecordTooLargeError(0, size, topic.config.max_message_bytes)
     return value, key, size
+
+
+def _is_timestamp(given: Any) -> bool:
+    return type(given) is int and 0 <= given < 1 << 63
 
 
 def _as_bytes(given: Any, what: str) -> bytes | None:

@@ -170,12 +170,15 @@ def test_who_sends_faster_than_the_disk_syncs_is_held_back(
 
     monkeypatch.setattr(Partition, "sync", slow)
     producer = producers(log, acks="all", batch_size=1_000, buffer_memory=5_000, max_block_ms=1)
+    sent = 0
     with pytest.raises(BufferFullError):
         for _ in range(1_000):
             producer.send("t", b"v" * 100)
+            sent += 1
     assert partition.size_bytes < 20_000
     may_go_on.set()
     producer.close()
+    assert partition.next_offset == sent, "the record that was refused is not there"
 
 
 # --- errors
@@ -343,7 +346,7 @@ def test_what_lingers_waits_until_the_producer_has_paid(
     log: CommitLog, partition: Partition, clock: Clock
 ) -> None:
     log.set_quota("a", producer_byte_rate=10)
-    with log.producer(client_id="a", linger_ms=0) as producer:
+    with log.producer(client_id="a", linger_ms=1) as producer:
         assert producer.send("t", bytes(1_000)).result(30).offset == 0
         future = producer.send("t", b"later")
         for _ in range(3):
@@ -352,6 +355,20 @@ def test_what_lingers_waits_until_the_producer_has_paid(
         clock.move(3_600)
         producer._work()
         assert future.result(30).offset == 1
+
+
+def test_without_a_linger_each_send_appends_its_record_itself(log: CommitLog, partition: Partition) -> None:
+    with log.producer(linger_ms=0) as producer:
+        for number in range(3):
+            future = producer.send("t", b"v", key=b"k")
+            assert future.done()
+            assert partition.next_offset == number + 1
+        threads = [threading.Thread(target=producer.send, args=("t", b"%d" % one)) for one in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(record.value for record in partition.records(3)) == [b"%d" % one for one in range(8)]
 
 
 def test_a_throttled_producer_can_be_closed_at_once_and_delivers_everything(
@@ -436,6 +453,169 @@ def test_threads_share_a_producer(log: CommitLog) -> None:
     assert seen == {name: list(range(300)) for name in range(5)}
 
 
+def test_a_callback_may_send_and_fill_a_batch(log: CommitLog, partition: Partition) -> None:
+    def echo(metadata: RecordMetadata | None, _: Exception | None) -> None:
+        assert metadata is not None
+        if metadata.offset < 3:
+            producer.send("t", b"%d" % (metadata.offset + 1), on_delivery=echo)
+
+    with producers(log, batch_size=1) as producer:
+        producer.send("t", b"0", on_delivery=echo)
+    assert [record.value for record in contents(partition)] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_partitioner_that_fails_is_told_of(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = log.create_topic("many", partitions=3)
+
+    def failing(*_: object) -> None:
+        raise RuntimeError("not ours")
+
+    monkeypatch.setattr(topic, "places", failing)
+    producer = producers(log)
+    future = producer.send("many", b"v")
+    with pytest.raises(RuntimeError):
+        producer.flush()
+    assert isinstance(future.exception(), RuntimeError)
+    producer.close()
+
+
+def test_settings_altered_while_records_wait_hold_for_the_next_ones(log: CommitLog) -> None:
+    topic = log.create_topic("t")
+    with producers(log) as producer:
+        futures = [producer.send("t", b"v" * size) for size in (10, 1_000, 10)]
+        topic.alter_config(max_message_bytes=100, cleanup_policy="compact")
+        with pytest.raises(RecordTooLargeError):
+            producer.send("t", b"v" * 1_000, key=b"k")
+        producer.flush()
+        with pytest.raises(InvalidRecordError, match="key"):
+            producer.send("t", b"v")
+        assert [future.result().offset for future in futures] == [0, 1, 2]
+
+
+# --- how batches fill
+
+
+def sizes_of(partition: Partition) -> list[int]:
+    return [batch.size_bytes for batch in partition.batches()]
+
+
+def counts_of(partition: Partition) -> list[int]:
+    return [len(batch) for batch in partition.batches()]
+
+
+@pytest.mark.parametrize("small", [0, 1, 10])
+def test_large_records_among_small_ones_close_a_batch_in_time(
+    log: CommitLog, partition: Partition, small: int
+) -> None:
+    with producers(log, batch_size=10_000) as producer:
+        for number in range(60):
+            for _ in range(small):
+                producer.send("t", b"small", key=b"k")
+            producer.send("t", bytes(number * 100), key=b"k")
+    assert partition.next_offset == 60 * (small + 1)
+    assert max(sizes_of(partition)) < 10_000 + 6_000, "at most a record above batch_size"
+
+
+def test_a_few_large_records_do_not_make_every_batch_a_small_one(
+    log: CommitLog, partition: Partition
+) -> None:
+    with producers(log, batch_size=10_000) as producer:
+        for number in range(2_000):
+            producer.send("t", bytes(5_000) if number % 200 == 0 else b"v" * 36)
+    counts = counts_of(partition)
+    assert len(counts) < 60
+    assert sum(counts) == 2_000
+
+
+def test_batches_of_records_of_one_size_are_full(log: CommitLog, partition: Partition) -> None:
+    with producers(log, batch_size=10_000) as producer:
+        for _ in range(500):
+            producer.send("t", b"v" * 26, key=b"k" * 10)
+    assert counts_of(partition) == [100] * 5
+
+
+def test_memory_that_waits_for_a_sync_is_never_counted_too_low(
+    log: CommitLog, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = threading.Event()
+    real = Partition.sync
+
+    def slow(self: Partition) -> None:
+        assert may_go_on.wait(30)
+        real(self)
+
+    monkeypatch.setattr(Partition, "sync", slow)
+    producer = producers(log, acks="all", batch_size=1_000, buffer_memory=50_000, max_block_ms=1)
+    with pytest.raises(BufferFullError):
+        for number in range(1_000):
+            producer.send("t", bytes(number % 50 * 100))
+    assert sum(sizes_of(partition)) < 50_000 + 2 * 6_000
+    may_go_on.set()
+    producer.close()
+
+
+# --- timestamps and serializers
+
+
+def test_a_record_has_the_time_at_which_it_was_sent(
+    log: CommitLog, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [1_700_000_000 + number * 0.75 for number in range(8)]
+    clock = iter(seconds)
+    monkeypatch.setattr("commitlog.producer.now", lambda: next(clock))
+    with producers(log) as producer:
+        futures = [producer.send("t", b"v") for _ in range(4)]
+        futures += [producer.send("t", bytearray(b"w"), headers=[("h", b"1")]) for _ in range(4)]
+    expected = [int(second * 1000) for second in seconds]
+    assert [record.timestamp for record in contents(partition)] == expected
+    assert [future.result().timestamp for future in futures] == expected
+
+
+def test_a_timestamp_that_was_given_is_kept_to_the_millisecond(log: CommitLog, partition: Partition) -> None:
+    given = [0, 1, (1 << 62) + 1, 1_700_000_000_001]
+    with producers(log) as producer:
+        futures = [producer.send("t", b"v", timestamp=timestamp) for timestamp in given]
+        between = producer.send("t", b"v")
+    assert [record.timestamp for record in contents(partition)][:4] == given
+    assert [future.result().timestamp for future in futures] == given
+    assert between.result().timestamp == contents(partition)[4].timestamp
+
+
+def test_acks_0_tells_the_timestamp_whenever_it_is_asked(log: CommitLog, partition: Partition) -> None:
+    with producers(log, acks=0) as producer:
+        futures = [producer.send("t", b"v") for _ in range(3)]
+        before = [future.result().timestamp for future in futures]
+        producer.flush()
+        after = [future.result().timestamp for future in futures]
+    assert before == after == [record.timestamp for record in contents(partition)]
+
+
+def test_serializers_make_bytes_of_keys_and_values(log: CommitLog, partition: Partition) -> None:
+    def encoded(number: int | None) -> bytes | None:
+        return None if number is None else b"%d" % number
+
+    with producers(log, key_serializer=str.encode, value_serializer=encoded) as producer:
+        for number in (1, None, 3):
+            producer.send("t", number, key=f"key {number}")
+    found = [(record.key, record.value) for record in contents(partition)]
+    assert found == [(b"key 1", b"1"), (b"key None", None), (b"key 3", b"3")]
+
+
+def test_what_a_serializer_raises_leaves_nothing_behind(log: CommitLog, partition: Partition) -> None:
+    with producers(log, value_serializer=lambda text: text.encode("ascii")) as producer:
+        producer.send("t", "before", key=b"k")
+        with pytest.raises(UnicodeEncodeError):
+            producer.send("t", "f\u00fcr", key=b"k")
+        producer.send("t", "after", key=b"k")
+    assert [record.value for record in contents(partition)] == [b"before", b"after"]
+
+
+def test_what_a_serializer_returns_is_checked(log: CommitLog, partition: Partition) -> None:
+    with producers(log, key_serializer=str) as producer, pytest.raises(InvalidRecordError, match="key"):
+        producer.send("t", b"v", key=5)
+    assert partition.next_offset == 0
+
+
 def test_the_producers_thread_ends_with_it(log: CommitLog, partition: Partition) -> None:
     def alive() -> Iterator[str]:
         return (thread.name for thread in threading.enumerate() if thread.name == "commitlog-producer")
@@ -448,7 +628,16 @@ def test_the_producers_thread_ends_with_it(log: CommitLog, partition: Partition)
 
 @pytest.mark.parametrize(
     "settings",
-    [{"acks": 2}, {"batch_size": 0}, {"compression_type": "rar"}, {"linger_ms": -1}, {"batchsize": 5}],
+    [
+        {"acks": 2},
+        {"batch_size": 0},
+        {"compression_type": "rar"},
+        {"linger_ms": -1},
+        {"batchsize": 5},
+        {"key_serializer": "utf-8"},
+        {"value_serializer": 5},
+        {"client_id": None},
+    ],
 )
 def test_wrong_settings_are_refused(log: CommitLog, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
