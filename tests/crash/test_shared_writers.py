@@ -80,6 +80,28 @@ def test_a_roll_that_its_writer_did_not_finish_is_recovered_by_the_next(path: Pa
         assert one.verify().damage == ()
 
 
+def test_a_writer_that_dies_between_a_roll_and_its_append_keeps_nobody_from_going_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commitlog.open(path, shared=True) as dying, commitlog.open(path, shared=True) as living:
+        one = dying.create_topic("t", config=CONFIG).partition(0)
+        other = open_partition(living)
+
+        def die() -> None:
+            one._holds = False  # its mark stays
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(one, "_save_producers", die)
+            append_to(one, 100)
+        end = one.next_offset
+        assert len(segment_files(path)) == 2
+        append_to(other, end + 30)
+        check_records(other, 0, end + 30)
+        check_records(one, 0, end + 30)
+        assert other.verify().damage == ()
+
+
 def test_the_first_to_open_again_recovers_what_dead_writers_left(path: Path) -> None:
     with commitlog.open(path, shared=True) as log:
         one = log.create_topic("t", config=CONFIG).partition(0)
