@@ -180,9 +180,9 @@ def append_and_die(
 
     if moment == "rolled":
         partition._save_producers = die
-        partition.roll()
     StatePage.publish_append = {  # type: ignore[method-assign]
-        "written": die, "half published": publish_half, "published": publish_and_die, "appended": real,
+        "rolled": real, "written": die, "half published": publish_half, "published": publish_and_die,
+        "appended": real,
     }[moment]  # fmt: skip
     partition.append_many(values, producer=producer)
     die()

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from helpers import wait_until
 
 import commitlog
 from commitlog import CommitLog
+from commitlog.groups.directory import GroupDirectory
+from commitlog.lock import ProcessLock
 
 from . import group_kills
 from .group_checks import check_group, check_no_errors, check_numbered, check_sent, contents
@@ -263,3 +265,161 @@ def test_nothing_is_lost_or_there_twice_while_writers_and_members_are_killed(pat
             check_sent(name, read(path.parent / f"{name}.writer"), found)
         for group in STRATEGIES:
             check_group(log, path.parent, group, found)
+
+
+# --- one by one
+
+
+def start_members(path: Path, count: int, session_ms: int) -> list[BaseProcess]:
+    """Start members of the group "after", one with the log open for reading, one for writing, and so on."""
+    settings = {"session_timeout_ms": session_ms, "heartbeat_interval_ms": BEAT_MS}
+    known = len(list(path.parent.glob("after-*.member")))
+    return [
+        group_kills.start(
+            consume, path.parent / f"after-{known + number}.member", str(path), "after",
+            ["r", "shared"][number % 2], settings, number,
+        )
+        for number in range(count)
+    ]  # fmt: skip
+
+
+@contextmanager
+def killed_in_the_end(processes: list[BaseProcess]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def until_settled(log: CommitLog, processes: list[BaseProcess]) -> None:
+    wait_until(lambda: "after" in log.groups() and has_settled(log, "after", processes), 60)
+
+
+@pytest.mark.parametrize("who", ["the other member", "a new member", "who looks"])
+def test_killed_members_are_kept_for_their_session_timeout_and_no_longer(path: Path, who: str) -> None:
+    session_ms = 1500
+    members = start_members(path, 2, session_ms)
+    with killed_in_the_end(members), commitlog.open(path, mode="r") as log:
+        until_settled(log, members)
+        directory = GroupDirectory(str(path), "after")
+        dying = members[:1] if who == "the other member" else members[:2]
+        for process in dying:
+            process.kill()
+            process.join()
+        pids = {str(process.pid) for process in dying}
+        with directory.looking() as state:
+            dead = [one for one in state.members.values() if one.process.rpartition(":")[2] in pids]
+        last_beats = {one.member_id: directory.heartbeats.last_beat(one.slot) for one in dead}
+        if who == "a new member":
+            members += start_members(path, 1, session_ms)
+        deadline = time.monotonic() + 60
+        while last_beats:
+            assert time.monotonic() < deadline, "they stay for ever"
+            if who == "who looks":
+                log.describe_group("after")
+            with directory.looking() as state:
+                gone = last_beats.keys() - state.members.keys()
+                owners = set(state.owners.values())
+            for member_id in gone:
+                assert time.monotonic_ns() - last_beats.pop(member_id) > session_ms * 1_000_000
+                assert member_id not in owners
+            time.sleep(0.005)
+        living = [process for process in members if process not in dying]
+        if living:
+            until_settled(log, living)
+        else:
+            assert log.describe_group("after").state == "Empty"
+
+
+def stop_without_locks(process: BaseProcess, path: Path) -> None:
+    """Stop a process at a moment when it has no lock that others wait for."""
+    names = [*path.glob("groups/*.lock"), path / ".catalog-lock"]
+    for kind in ("compaction", "sync", "append"):
+        names += sorted(path.glob(f"*/{kind}.lock"))
+    with ExitStack() as held:
+        for name in names:
+            held.enter_context(ProcessLock(str(name)))
+        send(process, signal.SIGSTOP)
+
+
+def test_a_member_that_stood_still_is_refused_and_comes_back_as_another(path: Path) -> None:
+    members = start_members(path, 2, SESSION_MS)
+    with killed_in_the_end(members), commitlog.open(path, shared=True) as log:
+        until_settled(log, members)
+        before = {member.member_id for member in log.describe_group("after").members}
+        stop_without_locks(members[0], path)
+        for number in range(100):
+            log.topic("t").partition(number % PARTITIONS).append(b"v", key=b"k")
+        until_settled(log, members[1:])
+        wait_until(lambda: is_drained(log, "after"), 60)
+        send(members[0], signal.SIGCONT)
+        until_settled(log, members)
+        after = {member.member_id for member in log.describe_group("after").members}
+        assert len(before & after) == 1
+        for process in members:
+            process.terminate()
+            process.join(60)
+        check_no_errors(path.parent)
+        check_group(log, path.parent, "after", contents(log))
+    (stood_still,) = [read(one) for one in path.parent.glob("after-0.member")]
+    assert "lost" in [line[0] for line in stood_still]
+
+
+def test_members_that_wait_for_the_groups_lock_are_not_taken_for_dead(path: Path) -> None:
+    members = start_members(path, 3, SESSION_MS)
+    with killed_in_the_end(members), commitlog.open(path, mode="r") as log:
+        until_settled(log, members)
+        directory = GroupDirectory(str(path), "after")
+        with directory.looking() as state:
+            before = list(state.members)
+            waited_from = time.monotonic()
+            while time.monotonic() - waited_from < 2.5 * SESSION_MS / 1000:
+                time.sleep(0.01)
+        deadline = time.monotonic() + SESSION_MS / 1000
+        while time.monotonic() < deadline:
+            with directory.looking() as state:
+                assert list(state.members) == before
+            time.sleep(0.01)
+
+
+# --- sent again
+
+
+@pytest.mark.parametrize("between", ["nobody", "another writer", "one that is alone"])
+@pytest.mark.parametrize("moment", ["rolled", "written", "half published", "published", "appended"])
+def test_a_batch_whose_answer_was_lost_is_there_once_when_it_is_sent_again(
+    tmp_path: Path, moment: str, between: str
+) -> None:
+    path, values, producer = tmp_path / "log", [b"%d" % number * 200 for number in range(3)], (7, 0, 0)
+    with ExitStack() as opened:
+        log = opened.enter_context(commitlog.open(path, shared=True))
+        other = log.create_topic("t", config={**CONFIG, "segment_bytes": 1024}).partition(0)
+        other.append(b"before" * 100)  # the batch goes to another segment
+        if between != "another writer":
+            opened.close()
+        process = group_kills.start(
+            group_kills.append_and_die, tmp_path / "journal", str(path), moment, producer, values
+        )
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL, read(tmp_path / "journal")
+        if between == "another writer":
+            other.append_many([b"another"], producer=(8, 0, 0))
+        with commitlog.open(path, shared=between != "one that is alone") as again:
+            check_sent_again(again, producer, values)
+    for shared in (True, False):
+        with commitlog.open(path, shared=shared) as log:
+            check_sent_again(log, producer, values)
+            log.topic("t").partition(0).append_many([b"next"], producer=(7, 0, 3))
+
+
+def check_sent_again(log: CommitLog, producer: tuple[int, int, int], values: list[bytes]) -> None:
+    partition = log.topic("t").partition(0)
+    offsets = partition.append_many(values, producer=producer)
+    assert partition.append_many(values, producer=producer) == offsets
+    found = [record.value for record in partition.records()]
+    assert found[offsets.start : offsets.stop] == values
+    assert len(found) == partition.next_offset
+    assert len(set(found)) == len(found), "one is there twice"
+    assert partition.verify().damage == ()

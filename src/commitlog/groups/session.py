@@ -59,6 +59,7 @@ class GroupSession:
         self._committed: dict[TopicPartition, int] = {}
         self._commit_at = 0.0
         self._task: Task | None = None
+        self._heart: Task | None = None  # of its own: it must not wait for the group's lock
 
     # --- membership
 
@@ -194,6 +195,8 @@ class GroupSession:
         if self._task is None:
             self._task = Task("consumer", self._tick)
             self._task.start()
+            self._heart = Task("heartbeat", self.member.beat)
+            self._heart.start()
         return self._task
 
     def _tick(self) -> float:
@@ -206,11 +209,12 @@ class GroupSession:
         return pause
 
     def health(self) -> tuple[TaskHealth, ...]:
-        """Tell how the thread fares."""
-        return () if self._task is None else (self._task.health(),)
+        """Tell how the threads fare."""
+        return tuple(task.health() for task in (self._task, self._heart) if task is not None)
 
     def stop(self) -> None:
-        """End the thread, after what commit_async() was given."""
+        """End the threads, after what commit_async() was given."""
         self.commit_pending()
-        if self._task is not None:
-            self._task.stop()
+        for task in (self._task, self._heart):
+            if task is not None:
+                task.stop()
