@@ -23,6 +23,7 @@ from commitlog import (
     CommitLog,
     Consumer,
     ConsumerRecord,
+    FencedMemberError,
     OutOfOrderSequenceError,
     RebalanceListener,
     TopicPartition,
@@ -200,14 +201,15 @@ class Episodes(RebalanceListener):
         self._name = name
         self._count = 0
         self.current: dict[TopicPartition, str] = {}
+        self.uncommitted: set[TopicPartition] = set()
 
     def on_assigned(self, partitions: set[TopicPartition]) -> None:
         assert self.consumer is not None
         for one in partitions:
             self._count += 1
             episode = self.current[one] = f"{self._name}.{self._count}"
-            start, committed = self.consumer.position(one), self.consumer.committed(one)
-            self._journal.note("assigned", one.partition, episode, start, committed, time.monotonic_ns())
+            start = self.consumer.position(one)
+            self._journal.note("assigned", one.partition, episode, start)
 
     def on_revoked(self, partitions: set[TopicPartition]) -> None:
         self._journal.note("revoked", [one.partition for one in partitions])
@@ -229,28 +231,41 @@ def consume(
             group_id=group, enable_auto_commit=group == "auto", auto_commit_interval_ms=50, **settings
         )
         consumer.subscribe("t", listener=episodes)
-        uncommitted: set[TopicPartition] = set()
-        while not told.to_stop:
-            found = consumer.poll(0.1, max_records=chance.randint(1, 40))
-            if group != "before":
-                deliver(journal, found)
-            uncommitted = (uncommitted | found.keys()) & consumer.assignment()
-            if group == "auto" or (found and group == "after" and chance.random() < 0.3):
-                continue
-            offsets = {one: (consumer.position(one), episodes.current[one]) for one in uncommitted}
-            uncommitted = set()
-            began = time.monotonic_ns()
-            try:
-                consumer.commit(offsets)
-            except CommitFailedError:
-                journal.note("refused", [one.partition for one in offsets])
-                continue
-            for one in offsets:
-                journal.note("committed", one.partition, episodes.current[one], began)
-            if group == "before":
-                deliver(journal, found)
+        try:
+            while not told.to_stop:
+                consume_some(journal, consumer, episodes, chance)
+        except FencedMemberError:  # another one came under the same name
+            journal.note("fenced")
         consumer.close()
         end_well(journal, log)
+
+
+def consume_some(journal: Journal, consumer: Consumer, episodes: Episodes, chance: random.Random) -> None:
+    group = consumer.config.group_id
+    found = consumer.poll(0.1, max_records=chance.randint(1, 40))
+    if group != "before":
+        deliver(journal, found)
+    episodes.uncommitted = (episodes.uncommitted | found.keys()) & consumer.assignment()
+    if group == "auto" or (found and group == "after" and chance.random() < 0.3):
+        return
+    offsets = {one: (consumer.position(one), episodes.current[one]) for one in episodes.uncommitted}
+    episodes.uncommitted = set()
+    rows = [(one.partition, *offset) for one, offset in offsets.items()]
+
+    def tell(_: object, problem: Exception | None) -> None:
+        journal.note("committed" if problem is None else "refused", rows)
+
+    if group == "after" and chance.random() < 0.3:
+        consumer.commit_async(offsets, tell)
+        return
+    try:
+        consumer.commit(offsets)
+    except CommitFailedError as problem:
+        tell(None, problem)
+        return
+    tell(None, None)
+    if group == "before":
+        deliver(journal, found)
 
 
 def deliver(journal: Journal, found: dict[TopicPartition, list[ConsumerRecord]]) -> None:

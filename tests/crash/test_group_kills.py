@@ -78,9 +78,11 @@ class Role:
 
 class Member(Role):
     def _started(self, folder: Path, path: str, seed: int) -> BaseProcess:
-        group = self.name.partition("-")[0]
+        group, _, number = self.name.partition("-")
         mode = ["r", "shared"][self.lives % 2]
-        settings = {"partition_assignment_strategy": STRATEGIES[group], **QUICK}
+        settings: dict[str, Any] = {"partition_assignment_strategy": STRATEGIES[group], **QUICK}
+        if number == "0":
+            settings["group_instance_id"] = self.name  # a static member
         journal = folder / f"{self.name}-{self.lives}.member"
         return group_kills.start(consume, journal, path, group, mode, settings, seed)
 
@@ -382,6 +384,38 @@ def test_members_that_wait_for_the_groups_lock_are_not_taken_for_dead(path: Path
             with directory.looking() as state:
                 assert list(state.members) == before
             time.sleep(0.01)
+
+
+def test_what_a_member_was_to_commit_before_it_was_removed_is_not_committed_after_it_came_back(
+    path: Path,
+) -> None:
+    with commitlog.open(path, shared=True) as log:
+        log.topic("t").partition(0).append_many([b"v"] * 100)
+        consumer = log.consumer("t", group_id="g", enable_auto_commit=False)
+        session = consumer._session
+        assert session is not None
+        session.stop()  # nothing is done behind its back
+        assert len(consumer.poll(max_records=20)["t", 0]) == 20
+        told: list[Exception | None] = []
+        consumer.commit_async(callback=lambda _, problem: told.append(problem))
+        with session.member.directory.changing() as state:
+            state.remove(list(state.members), {})
+        log.reset_offsets("g", offset=70, topics=["t"])
+        assert consumer.poll(60)["t", 0][0].offset == 70
+        session.commit_pending()
+        assert consumer.committed(("t", 0)) == 70
+        assert [type(problem) for problem in told] == [commitlog.CommitFailedError]
+
+
+def test_a_member_whose_name_another_one_has_taken_can_be_closed(path: Path) -> None:
+    with commitlog.open(path, shared=True) as log:
+        log.topic("t").partition(0).append_many([b"v"] * 100)
+        one, other = (log.consumer(group_id="g", group_instance_id="name") for _ in range(2))
+        one.subscribe("t")
+        assert len(one.poll(max_records=20)["t", 0]) == 20
+        other.subscribe("t")
+        one.close()
+        assert other.poll()["t", 0][0].offset == 0
 
 
 # --- sent again

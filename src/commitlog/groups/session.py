@@ -133,6 +133,7 @@ class GroupSession:
             self._fetcher.drop(going)
 
     def _lose(self) -> None:
+        self.commit_pending()  # it is refused now; once this has joined again, it might not be
         lost = set(self._fetcher.places)
         self._fetcher.drop(lost)
         self._committed.clear()
@@ -186,7 +187,7 @@ class GroupSession:
         }
         try:
             self.commit(moved)
-        except CommitFailedError as error:
+        except (CommitFailedError, FencedMemberError) as error:
             _logger.warning("offsets were not committed: %s", error)
 
     # --- behind the consumer's back
