@@ -131,6 +131,8 @@ class GroupSession:
                 self._listener.on_revoked(going)
         finally:
             self._fetcher.drop(going)
+            for name in going:
+                self._committed.pop(name, None)  # others may commit from here on
 
     def _lose(self) -> None:
         self.commit_pending()  # it is refused now; once this has joined again, it might not be
