@@ -22,6 +22,7 @@ from helpers import wait_until
 import commitlog
 from commitlog import CommitLog
 from commitlog.groups.directory import GroupDirectory
+from commitlog.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
 from commitlog.lock import ProcessLock
 
 from . import group_kills
@@ -41,9 +42,13 @@ STRATEGIES = {
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log with small segments, of committed offsets too; and nothing is compacted, to see them all."""
+    for setting, value in {**CONFIG, "min_compaction_lag_ms": 1 << 40}.items():
+        monkeypatch.setitem(OFFSETS_CONFIG, setting, value)
     with commitlog.open(tmp_path / "log", shared=True) as log:
         log.create_topic("t", PARTITIONS, CONFIG)
+        log.consumer(group_id="first")
     return tmp_path / "log"
 
 
