@@ -20,7 +20,7 @@ import pytest
 from helpers import wait_until
 
 import commitlog
-from commitlog import CommitLog
+from commitlog import CommitLog, RebalanceListener, TopicPartition
 from commitlog.groups.directory import GroupDirectory
 from commitlog.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
 from commitlog.lock import ProcessLock
@@ -265,7 +265,7 @@ def test_nothing_is_lost_or_there_twice_while_writers_and_members_are_killed(pat
     check_no_errors(path.parent)
     with commitlog.open(path, shared=True) as log:
         found = contents(log)
-        assert min(len(records) for records in found) > 50
+        assert min(len(records) for records in found) > 10
         for name in ("n1", "n2"):
             check_numbered(name, read(path.parent / f"{name}.writer"), found)
         for name in ("one", "all"):
@@ -276,10 +276,12 @@ def test_nothing_is_lost_or_there_twice_while_writers_and_members_are_killed(pat
 
 # --- one by one
 
+PATIENT_MS = 1500  # a session timeout that a busy machine does not come near
 
-def start_members(path: Path, count: int, session_ms: int) -> list[BaseProcess]:
+
+def start_members(path: Path, count: int) -> list[BaseProcess]:
     """Start members of the group "after", one with the log open for reading, one for writing, and so on."""
-    settings = {"session_timeout_ms": session_ms, "heartbeat_interval_ms": BEAT_MS}
+    settings = {"session_timeout_ms": PATIENT_MS, "heartbeat_interval_ms": BEAT_MS}
     known = len(list(path.parent.glob("after-*.member")))
     return [
         group_kills.start(
@@ -306,8 +308,7 @@ def until_settled(log: CommitLog, processes: list[BaseProcess]) -> None:
 
 @pytest.mark.parametrize("who", ["the other member", "a new member", "who looks"])
 def test_killed_members_are_kept_for_their_session_timeout_and_no_longer(path: Path, who: str) -> None:
-    session_ms = 1200
-    members = start_members(path, 2, session_ms)
+    members = start_members(path, 2)
     with killed_in_the_end(members), commitlog.open(path, mode="r") as log:
         until_settled(log, members)
         directory = GroupDirectory(str(path), "after")
@@ -320,7 +321,7 @@ def test_killed_members_are_kept_for_their_session_timeout_and_no_longer(path: P
             dead = [one for one in state.members.values() if one.process.rpartition(":")[2] in pids]
         last_beats = {one.member_id: directory.heartbeats.last_beat(one.slot) for one in dead}
         if who == "a new member":
-            members += start_members(path, 1, session_ms)
+            members += start_members(path, 1)
         deadline = time.monotonic() + 60
         while last_beats:
             assert time.monotonic() < deadline, "they stay for ever"
@@ -330,7 +331,7 @@ def test_killed_members_are_kept_for_their_session_timeout_and_no_longer(path: P
                 gone = last_beats.keys() - state.members.keys()
                 owners = set(state.owners.values())
             for member_id in gone:
-                assert time.monotonic_ns() - last_beats.pop(member_id) > session_ms * 1_000_000
+                assert time.monotonic_ns() - last_beats.pop(member_id) > PATIENT_MS * 1_000_000
                 assert member_id not in owners
             time.sleep(0.005)
         living = [process for process in members if process not in dying]
@@ -352,7 +353,7 @@ def stop_without_locks(process: BaseProcess, path: Path) -> None:
 
 
 def test_a_member_that_stood_still_is_refused_and_comes_back_as_another(path: Path) -> None:
-    members = start_members(path, 2, SESSION_MS)
+    members = start_members(path, 2)
     with killed_in_the_end(members), commitlog.open(path, shared=True) as log:
         until_settled(log, members)
         before = {member.member_id for member in log.describe_group("after").members}
@@ -375,16 +376,16 @@ def test_a_member_that_stood_still_is_refused_and_comes_back_as_another(path: Pa
 
 
 def test_members_that_wait_for_the_groups_lock_are_not_taken_for_dead(path: Path) -> None:
-    members = start_members(path, 3, SESSION_MS)
+    members = start_members(path, 3)
     with killed_in_the_end(members), commitlog.open(path, mode="r") as log:
         until_settled(log, members)
         directory = GroupDirectory(str(path), "after")
         with directory.looking() as state:
             before = list(state.members)
             waited_from = time.monotonic()
-            while time.monotonic() - waited_from < 1.5 * SESSION_MS / 1000:
+            while time.monotonic() - waited_from < 1.5 * PATIENT_MS / 1000:
                 time.sleep(0.01)
-        deadline = time.monotonic() + SESSION_MS / 2000
+        deadline = time.monotonic() + PATIENT_MS / 2000
         while time.monotonic() < deadline:
             with directory.looking() as state:
                 assert list(state.members) == before
@@ -425,6 +426,42 @@ def test_a_position_is_committed_even_if_the_member_had_committed_it_before_othe
             assert consumer.poll()["t", 0][0].offset == 70
             consumer.seek(("t", 0), 20)
         assert [one.committed for one in log.describe_group("g").partitions] == [20, 0, 0, 0]
+
+
+@pytest.mark.parametrize("strategy", ["range", "sticky", "cooperative-sticky"])
+def test_a_static_member_that_comes_back_during_a_rebalance_gives_up_what_is_not_its_own_any_more(
+    path: Path, strategy: str
+) -> None:
+    settings = {"group_id": "g", "partition_assignment_strategy": strategy}
+    with commitlog.open(path, shared=True) as log:
+        before = log.consumer("t", group_instance_id="name", **settings)
+        before.poll()
+        assert len(before.assignment()) == PARTITIONS
+        other = log.consumer("t", **settings)
+        listener = Noted()
+        back = log.consumer(group_instance_id="name", **settings)
+        back.subscribe("t", listener=listener)
+
+        def settled() -> bool:
+            for one in (back, other):
+                one.poll()
+            return len(back.assignment()) == len(other.assignment()) == PARTITIONS // 2
+
+        wait_until(settled)
+        assert log.describe_group("g").state == "Stable"
+        assert listener.revoked <= listener.assigned
+
+
+class Noted(RebalanceListener):
+    def __init__(self) -> None:
+        self.assigned: set[TopicPartition] = set()
+        self.revoked: set[TopicPartition] = set()
+
+    def on_assigned(self, partitions: set[TopicPartition]) -> None:
+        self.assigned |= partitions
+
+    def on_revoked(self, partitions: set[TopicPartition]) -> None:
+        self.revoked |= partitions
 
 
 def test_a_member_whose_name_another_one_has_taken_can_be_closed(path: Path) -> None:

@@ -114,7 +114,7 @@ class GroupSession:
             raise CommitFailedError(self.member.directory.group_id, "this member was silent for too long")
         going = set(self.member.to_release())
         if going:
-            self._revoke(going)
+            self._revoke(going & self._fetcher.places.keys())
             self.member.release(going)
         owned = self.member.take()
         coming = owned - set(self._fetcher.places)
