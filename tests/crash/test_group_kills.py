@@ -250,6 +250,8 @@ def test_nothing_is_lost_or_there_twice_while_writers_and_members_are_killed(pat
         chaos.end(chaos.writers)
         check_no_errors(path.parent)
         with commitlog.open(path, mode="r") as log:
+            for role in chaos.members:
+                role.start()  # the others may just be on their way out
             for group in STRATEGIES:
                 wait_until(lambda group=group: is_drained(log, group), 60)
             chaos.kill(chaos.members)
