@@ -287,7 +287,7 @@ class Consumer(Positions):
     # --- the end
 
     def health(self) -> tuple[TaskHealth, ...]:
-        """Tell how the thread that beats and commits fares."""
+        """Tell how the threads that beat and commit fare."""
         return () if self._session is None else self._session.health()
 
     def close(self) -> None:

@@ -137,7 +137,8 @@ class Index:
 
     def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return offsets and positions of all entries."""
-        cells = np.frombuffer(self._cells, np.uint64)[self.words - 1 : len(self) * self.words : self.words]
+        count = len(self)  # first: it may map the file anew
+        cells = np.frombuffer(self._cells, np.uint64)[self.words - 1 : count * self.words : self.words]
         return (cells >> np.uint64(32)).astype(np.int64) + self.base_offset, (cells & np.uint64(_LOW)).astype(
             np.int64
         )
@@ -248,7 +249,8 @@ class OffsetIndex(Index):
         relative = offset - self.base_offset
         if relative < 0:
             return IndexEntry(self.base_offset, 0)
-        number = bisect_right(self._cells, (relative << 32) | _LOW, 0, len(self))
+        count = len(self)  # first: it may map the file anew
+        number = bisect_right(self._cells, (relative << 32) | _LOW, 0, count)
         return self[number - 1] if number else IndexEntry(self.base_offset, 0)
 
     def append(self, offset: int, position: int) -> None:
@@ -270,8 +272,9 @@ class TimeIndex(Index):
 
     def lookup(self, timestamp: int) -> IndexEntry:
         """Return the greatest entry at or below `timestamp`, or the segment's start if there is none."""
+        count = len(self)  # first: it may map the file anew
         cells = self._cells
-        number = bisect_right(range(len(self)), timestamp, key=lambda entry: cells[2 * entry])
+        number = bisect_right(range(count), timestamp, key=lambda entry: cells[2 * entry])
         return self[number - 1] if number else IndexEntry(self.base_offset, 0)
 
     def append(self, timestamp: int, offset: int, position: int) -> None:
@@ -282,6 +285,7 @@ class TimeIndex(Index):
 
     def in_order(self) -> bool:
         """Say whether offsets, positions and timestamps only grow, as they must."""
-        timestamps = np.frombuffer(self._cells, np.uint64)[0 : len(self) * 2 : 2]
+        count = len(self)
+        timestamps = np.frombuffer(self._cells, np.uint64)[0 : count * 2 : 2]
         grows = (timestamps[1:] > timestamps[:-1]).all() and not (timestamps >> np.uint64(63)).any()
         return bool(grows and super().in_order())

@@ -18,6 +18,8 @@ from commitlog.segment import Segment, segment_path
 from commitlog.state import StatePage
 from commitlog.swap import list_segments
 
+_TO_BE_LISTED = -1  # no generation of a page
+
 
 class ReadOnlyPartition(PartitionReader):
     """A partition seen from outside its writer's process; it never writes.
@@ -44,8 +46,9 @@ class ReadOnlyPartition(PartitionReader):
         self._lock = threading.RLock()
         self._page: StatePage | None = None
         self._known: Layout | None = None
-        # start, next and durable where there is no writer to follow
+        # start, next and durable where there is no writer to follow, and what the page told then
         self._settled: tuple[int, int, int] | None = None
+        self._settled_at: tuple[int, int] | None = None
 
     @classmethod
     def open(
@@ -73,8 +76,11 @@ class ReadOnlyPartition(PartitionReader):
             if self._page is None:
                 self._page = StatePage.open(self.path)
             page = self._page
-            moved = page is not None and (self._known is None or page.generation != self._known.generation)
+            # a writer that is still opening the log is none to follow, but moves the page once it appends
+            moved = page is not None and (self._known is None or _moving(page) != self._settled_at)
             if moved and self._has_writer():
+                if self._known is not None:
+                    self._known = self._known._replace(generation=_TO_BE_LISTED)
                 self._settled = None
                 return page
             if self._settled is None:
@@ -82,6 +88,7 @@ class ReadOnlyPartition(PartitionReader):
             return page if self._settled is None else None
 
     def _settle(self, page: StatePage | None) -> None:
+        self._settled_at = _moving(page) if page else None
         known = page.checkpoint if page else None
         recovery = Recovery(self.path, self.name, known, self.config, self._cache)
         found = recovery.run(clean=self._is_clean(), mode="cut", read_only=True)
@@ -170,8 +177,11 @@ class ReadOnlyPartition(PartitionReader):
         return page.high_watermark if page else self._fixed(1)
 
     def _fixed(self, number: int) -> int:
-        assert self._settled is not None
-        return self._settled[number]
+        settled, page = self._settled, self._page
+        if settled is None:  # another thread has just found a writer to follow
+            assert page is not None
+            settled = page.start_offset, page.next_offset, page.durable_offset
+        return settled[number]
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
         """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
@@ -202,6 +212,10 @@ class ReadOnlyPartition(PartitionReader):
     append = append_many = append_arrow = sync = roll = trim_before = truncate_from = compact = repair = (
         _refuse
     )
+
+
+def _moving(page: StatePage) -> tuple[int, int]:
+    return page.generation, page.next_offset
 
 
 def _paths(layout: Layout) -> list[str]:

@@ -245,6 +245,7 @@ class PartitionReader:
         """Read [start, end) segment by segment, going on where segments were replaced meanwhile."""
         deadline: float | None = None
         while start < end:
+            end = min(end, self.high_watermark)  # first: a log that was truncated may be growing again
             layout = self._layout()
             if start < self.start_offset:  # trimmed away under the reader's feet
                 raise OffsetOutOfRangeError(self.name, start, self.start_offset, self.next_offset)

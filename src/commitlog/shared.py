@@ -73,6 +73,7 @@ class SharedPartition(Partition):
                     page = StatePage.create(path)
                     found = _found(path, name, config, cache, page)
                     partition = cls(path, name, config, log_config, cache, page, found)
+                    page.let_go()
                 break
             files.unlock(members.fd)  # whoever was first could not open it
         files.wait_for_lock(members.fd, shared=True)
@@ -132,12 +133,13 @@ class SharedPartition(Partition):
             self._page.let_go()
 
     def _reload(self, found: Recovered) -> None:
-        """Take up the segments as others left them."""
+        """Take up the segments as others left them; after an error the next one tries again."""
+        writer = SegmentWriter.open(found.segments[-1], self.config, trust_indexes=False)
         self._writer.close()
+        self._writer = writer
         self._segments = Layout.of(found.segments, self._page.generation)
         self._unsynced = unsynced(found)
         self._name_changes += 1
-        self._writer = SegmentWriter.open(found.segments[-1], self.config, trust_indexes=False)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -212,7 +214,7 @@ class SharedPartition(Partition):
 
 def _found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: StatePage) -> Recovered:
     """Return a partition as its page tells it, with the append lock held, after putting right what a writer
-    that died left; its caller was told nothing.
+    that died left; its caller was told nothing. The dead one's mark stays until its bytes are cut, too.
     """
     left = page.left_by_the_dead
     if page.generation % 2:
@@ -221,7 +223,6 @@ def _found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: 
     elif left is not None and page.next_offset == left[1]:
         # crash: bytes, or an end_position, that no next_offset covers -> cut by the next writer
         page.publish_append(left[1], left[0])
-    page.let_go()
     segments = [one for one in _listed(path, cache) if one.base_offset <= page.base_offset]
     while len(segments) > 1 and segments[1].base_offset <= page.start_offset:
         del segments[0]

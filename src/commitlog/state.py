@@ -134,6 +134,8 @@ class StatePage:
         words[_NEXT] = next_offset
         words[_HIGH_WATERMARK] = NOT_REPLICATED
         words[_MAGIC] = MAGIC
+        if words[_HELD]:  # what a writer that dies from here on leaves, it leaves in this segment
+            self.hold()
 
     def publish_start(self, start_offset: int) -> None:
         """Tell readers that nothing below `start_offset` may be read; sync() before anything is removed."""

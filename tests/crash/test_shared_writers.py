@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import commitlog
 from commitlog.segment import segment_path
+from commitlog.segment_writer import SegmentWriter
+from commitlog.state import StatePage
 
 from . import sharers
 from .logs import QUIET, SOAK, append_to, check_records, open_partition, segment_files
@@ -78,6 +82,54 @@ def test_a_roll_that_its_writer_did_not_finish_is_recovered_by_the_next(path: Pa
         append_to(one, 30)
         check_records(one, 0, 30)
         assert one.verify().damage == ()
+
+
+def test_a_writer_that_dies_between_a_roll_and_its_append_keeps_nobody_from_going_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commitlog.open(path, shared=True) as dying, commitlog.open(path, shared=True) as living:
+        one = dying.create_topic("t", config=CONFIG).partition(0)
+        other = open_partition(living)
+
+        def die() -> None:
+            one._holds = False  # its mark stays
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(one, "_save_producers", die)
+            append_to(one, 100)
+        end = one.next_offset
+        assert len(segment_files(path)) == 2
+        append_to(other, end + 30)
+        check_records(other, 0, end + 30)
+        check_records(one, 0, end + 30)
+        assert other.verify().damage == ()
+
+
+def test_bytes_that_a_dead_writer_left_are_cut_even_if_the_next_one_dies_over_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a whole batch among them would follow, after a crash, those that were appended since."""
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with ExitStack() as opened:
+        logs = [opened.enter_context(commitlog.open(path, shared=True)) for _ in range(3)]
+        logs[0].create_topic("t", config=CONFIG)
+        one, two, three = map(open_partition, logs)
+        with monkeypatch.context() as patch, one._lock:
+            patch.setattr(StatePage, "publish_append", lambda *_: None)
+            one.append_many([b"a"])
+            one.append_many([b"b"])
+            one._holds = False  # it dies
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(SegmentWriter, "open", die)
+            two.append_many([b"c"])
+        three.append_many([b"d"])
+        shutil.copytree(path, path.with_name("crashed"))
+    with commitlog.open(path.with_name("crashed")) as log:
+        assert [record.value for record in open_partition(log).records()] == [b"d"]
 
 
 def test_the_first_to_open_again_recovers_what_dead_writers_left(path: Path) -> None:

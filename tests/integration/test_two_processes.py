@@ -14,6 +14,7 @@ import pytest
 
 import commitlog
 from commitlog import CommitLog, Partition, files
+from commitlog.lock import LogLock
 
 from . import children
 from .children import END, value_of
@@ -274,6 +275,28 @@ def test_a_reader_does_not_believe_a_writer_that_still_recovers(
         go_on.set()
         opening.join()
         opened[0].close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_reader_that_was_opened_while_the_writer_was_opening_sees_what_is_appended(
+    log_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t", config={"flush_ms": -1})
+    early: list[CommitLog] = []
+    real = LogLock.ready
+
+    def ready(lock: LogLock, **kwargs: Any) -> None:
+        early.append(commitlog.open(log_path, mode="r"))
+        early[0].topic("t")
+        real(lock, **kwargs)
+
+    monkeypatch.setattr(LogLock, "ready", ready)
+    with commitlog.open(log_path, shared=shared) as log:
+        append_on(log.topic("t").partition(0), 10)
+        with early[0] as reader:
+            seen = reader.topic("t").partition(0)
+            assert (seen.next_offset, len(list(seen.records()))) == (10, 10)
 
 
 # --- maps outlive files

@@ -115,6 +115,26 @@ def test_an_index_grows_far_beyond_its_first_page(tmp_path: Path, kind: Any) -> 
     assert kind.open(index.path)[4_998] == index[4_998]
 
 
+@pytest.mark.parametrize("ask", ["lookup", "places", "in_order", "last"])
+def test_a_reader_that_opened_an_index_while_it_was_small_finds_what_came_since(
+    tmp_path: Path, kind: Any, ask: str
+) -> None:
+    writer = kind.open_writable(path_of(kind, tmp_path), LIMIT)
+    put(writer, 1)
+    reader = kind.open(path_of(kind, tmp_path))
+    for number in range(2, 2_001):
+        put(writer, number)
+    if ask == "lookup":
+        assert reader.lookup(10**12)[:2] == (2_100, 1_600_000)
+    elif ask == "places":
+        assert [len(column) for column in reader.places()] == [2_000, 2_000]
+    elif ask == "in_order":
+        writer._cells[writer.words * 1_900 - 1] -= 1
+        assert not reader.in_order()
+    else:
+        assert reader.last()[:2] == (2_100, 1_600_000)
+
+
 def test_an_index_in_memory_grows_too_and_writes_nothing(tmp_path: Path, kind: Any) -> None:
     index = kind.in_memory(path_of(kind, tmp_path))
     for number in range(1, 2_000):

@@ -273,6 +273,19 @@ def test_a_reader_sees_topics_and_partitions_that_come_and_go(log: CommitLog, lo
             reading.topic("new")
 
 
+def test_a_log_that_is_truncated_and_grows_again_while_it_is_read_is_not_damaged(
+    reader: Any, writer: Partition
+) -> None:
+    writer.append_many([b"cut"] * 10)
+    for one in (reader, writer):
+        batches = one.batches()
+        writer.truncate_from(0)
+        writer.append_many([b"new"] * 3)
+        assert len(next(batches)) == 3
+        writer.append_many([b"newer"] * 10)
+        assert list(batches) == []
+
+
 @pytest.mark.parametrize("who", ["writer", "reader"])
 @pytest.mark.parametrize("change", ["trim", "truncate"])
 def test_a_time_lookup_survives_a_segment_that_is_removed_under_it(

@@ -185,18 +185,33 @@ class GroupMember:
         """Note that poll() has returned, and must be called again within max_poll_interval_ms."""
         self._idle_since_ns = self._clock()
 
+    def beat(self) -> float:
+        """Give a sign of life; returns the seconds until the next one.
+
+        It takes no lock: whoever holds the group's, however long, silences nobody.
+        """
+        member, now = self._member, self._clock()
+        if member is not None and not self.lost and not self._is_left_alone(now):
+            beaten = self.directory.heartbeats.beat(member.slot, member.token, now)
+            if not beaten and self._member is member:
+                self.lost = True
+        return self._settings.heartbeat_interval_ms / 1000
+
+    def _is_left_alone(self, now: int) -> bool:
+        idle = self._idle_since_ns
+        return idle is not None and now - idle > self._settings.max_poll_interval_ms * _MS
+
     def tick(self) -> float:
         """Beat, remove the members that are silent for too long; returns the seconds until the next time."""
         member, settings, now = self._member, self._settings, self._clock()
         interval = settings.heartbeat_interval_ms / 1000
         if member is None or self.lost:
             return interval
-        idle = self._idle_since_ns
-        if idle is not None and now - idle > settings.max_poll_interval_ms * _MS:
+        if self._is_left_alone(now):
             self._give_up(member)
             return interval
-        if not self.directory.heartbeats.beat(member.slot, member.token, now):
-            self.lost = True
+        self.beat()
+        if self.lost:
             return interval
         # a machine that stood still has silenced everybody: let the others be heard first
         stood_still = now - self._ticked_ns > (settings.session_timeout_ms * _MS) // 2

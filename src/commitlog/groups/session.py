@@ -59,6 +59,7 @@ class GroupSession:
         self._committed: dict[TopicPartition, int] = {}
         self._commit_at = 0.0
         self._task: Task | None = None
+        self._heart: Task | None = None  # of its own: it must not wait for the group's lock
 
     # --- membership
 
@@ -113,7 +114,7 @@ class GroupSession:
             raise CommitFailedError(self.member.directory.group_id, "this member was silent for too long")
         going = set(self.member.to_release())
         if going:
-            self._revoke(going)
+            self._revoke(going & self._fetcher.places.keys())
             self.member.release(going)
         owned = self.member.take()
         coming = owned - set(self._fetcher.places)
@@ -130,8 +131,11 @@ class GroupSession:
                 self._listener.on_revoked(going)
         finally:
             self._fetcher.drop(going)
+            for name in going:
+                self._committed.pop(name, None)  # others may commit from here on
 
     def _lose(self) -> None:
+        self.commit_pending()  # it is refused now; once this has joined again, it might not be
         lost = set(self._fetcher.places)
         self._fetcher.drop(lost)
         self._committed.clear()
@@ -185,7 +189,7 @@ class GroupSession:
         }
         try:
             self.commit(moved)
-        except CommitFailedError as error:
+        except (CommitFailedError, FencedMemberError) as error:
             _logger.warning("offsets were not committed: %s", error)
 
     # --- behind the consumer's back
@@ -194,6 +198,8 @@ class GroupSession:
         if self._task is None:
             self._task = Task("consumer", self._tick)
             self._task.start()
+            self._heart = Task("heartbeat", self.member.beat)
+            self._heart.start()
         return self._task
 
     def _tick(self) -> float:
@@ -206,11 +212,12 @@ class GroupSession:
         return pause
 
     def health(self) -> tuple[TaskHealth, ...]:
-        """Tell how the thread fares."""
-        return () if self._task is None else (self._task.health(),)
+        """Tell how the threads fare."""
+        return tuple(task.health() for task in (self._task, self._heart) if task is not None)
 
     def stop(self) -> None:
-        """End the thread, after what commit_async() was given."""
+        """End the threads, after what commit_async() was given."""
         self.commit_pending()
-        if self._task is not None:
-            self._task.stop()
+        for task in (self._task, self._heart):
+            if task is not None:
+                task.stop()
