@@ -50,8 +50,13 @@ class Task:
         """End the thread after the run under way."""
         self._stopping = True
         self._wake.set()
-        if self._thread is not threading.current_thread() and self._thread.is_alive():
+        if not self.is_current and self._thread.is_alive():
             self._thread.join()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the task's own thread."""
+        return self._thread is threading.current_thread()
 
     def health(self) -> TaskHealth:
         """Tell how the task fares."""

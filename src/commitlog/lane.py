@@ -11,7 +11,7 @@ from dataclasses import replace
 from commitlog.config import MAX_INT32, ProducerConfig, TopicConfig
 from commitlog.delivery import Delivery, Share, Table, usual_bytes
 from commitlog.encode import EncodedBatch, Rules, encode, totals
-from commitlog.errors import DiskFullError
+from commitlog.errors import BatchTooLargeError, DiskFullError
 from commitlog.format import NO_PRODUCER
 from commitlog.meter import Throttle
 from commitlog.partition import Partition
@@ -73,11 +73,12 @@ class Lane:
         except Exception as error:  # a partitioner's, say
             shares = [Share(-1, None, -1, error)]
         else:
-            shares = [self._append_share(table, *place) for place in places]
+            shares = [share for place in places for share in self._append_share(table, *place)]
         batch.appended(shares)
         self._tell(batch, [topic.partition(share.partition) for share in shares if share.error is None])
 
-    def _append_share(self, table: Table, number: int, rows: list[int] | None) -> Share:
+    def _append_share(self, table: Table, number: int, rows: list[int] | None) -> list[Share]:
+        """Append what goes to one partition: one batch, or halves of it where segments are small."""
         sequence = self._sequences.get(number, 0)
         producer = (self._producer_id, 0, sequence) if self._config.enable_idempotence else NO_PRODUCER
         try:
@@ -86,10 +87,16 @@ class Lane:
             batches = encode(*columns, self._current_rules(), time.time_ns() // 1_000_000, producer)
             first = self._append_and_retry(target, batches)
             self._throttle.take(totals(batches)[0])  # waited for by who sends, when no lock is held
+        except BatchTooLargeError as error:
+            each = rows or list(range(len(table[0])))
+            if len(each) == 1:
+                return [Share(number, rows, -1, error)]
+            halves = each[: len(each) // 2], each[len(each) // 2 :]
+            return [share for half in halves for share in self._append_share(table, number, half)]
         except Exception as error:  # told by the future, the callback, flush() and close()
-            return Share(number, rows, -1, error)
+            return [Share(number, rows, -1, error)]
         self._sequences[number] = (sequence + batches[0].span) % SEQUENCES
-        return Share(number, rows, first, None)
+        return [Share(number, rows, first, None)]
 
     def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...]) -> int:
         """Append; a disk that is full is tried again for delivery_timeout_ms."""

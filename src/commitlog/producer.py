@@ -269,6 +269,8 @@ class Producer:
 
     def flush(self) -> None:
         """Deliver everything that was sent so far; raises what went wrong, if nobody has been told of it."""
+        if self._task.is_current:
+            raise CommitLogError("flush() in a delivery callback would wait for that callback")
         for lane in list(self._lanes.values()):
             with self._lock:
                 self._close_batch(lane)

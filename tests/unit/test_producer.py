@@ -12,9 +12,11 @@ from helpers import Clock, contents, wait_until
 
 import commitlog
 from commitlog import (
+    BatchTooLargeError,
     BufferFullError,
     ClosedError,
     CommitLog,
+    CommitLogError,
     ConfigError,
     DeliveryTimeoutError,
     DiskFullError,
@@ -355,6 +357,43 @@ def test_what_lingers_waits_until_the_producer_has_paid(
         clock.move(3_600)
         producer._work()
         assert future.result(30).offset == 1
+
+
+def test_a_batch_that_no_segment_holds_is_appended_in_parts(log: CommitLog) -> None:
+    log.create_topic("small", partitions=2, config={"segment_bytes": 1000})
+    with producers(log) as producer:
+        futures = [
+            producer.send("small", b"%0200d" % number, key=b"%d" % (number % 5)) for number in range(40)
+        ]
+        too_large = producer.send("small", bytes(2000))
+        with pytest.raises(BatchTooLargeError):
+            producer.flush()
+    found = {
+        (partition.name, record.offset): record.value
+        for partition in log.topic("small").partitions
+        for record in partition.records()
+    }
+    places = [future.result() for future in futures]
+    assert [found[f"small-{place.partition}", place.offset] for place in places] == [
+        b"%0200d" % number for number in range(40)
+    ]
+    assert len(found) == 40
+    assert isinstance(too_large.exception(), BatchTooLargeError)
+
+
+def test_flush_in_a_callback_that_it_would_wait_for_is_refused(log: CommitLog, partition: Partition) -> None:
+    problems: list[Exception] = []
+
+    def flush(*_: object) -> None:
+        try:
+            producer.flush()
+        except CommitLogError as problem:
+            problems.append(problem)
+
+    with producers(log, acks="all") as producer:
+        producer.send("t", b"v", on_delivery=flush)
+        producer.flush()
+    assert "callback" in str(problems)
 
 
 def test_without_a_linger_each_send_appends_its_record_itself(log: CommitLog, partition: Partition) -> None:
