@@ -160,7 +160,8 @@ class GroupMember:
                 member_id = self._known_in(state)
                 state.take(member_id)
                 owned = set(state.owned(member_id))
-            self._seen = self.directory.heartbeats.changes
+                going = state.to_release(member_id)  # by a generation that is newer than what was released
+            self._seen = -1 if going else self.directory.heartbeats.changes
         return owned
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
