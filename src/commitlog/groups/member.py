@@ -200,10 +200,12 @@ class GroupMember:
             self.lost = True
             return interval
         # a machine that stood still has silenced everybody: let the others be heard first
-        stood_still = now - self._ticked_ns > (settings.session_timeout_ms * _MS) // 2
+        most_ms = (settings.heartbeat_interval_ms + settings.session_timeout_ms) // 2
+        stood_still = now - self._ticked_ns > most_ms * _MS
         self._ticked_ns = now
-        if not stood_still:
-            self._look_after_the_group()
+        if stood_still:
+            return interval
+        self._look_after_the_group()
         return min(interval, self._next_expiry() + 0.001)
 
     def _give_up(self, member: Member) -> None:
