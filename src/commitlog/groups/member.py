@@ -197,7 +197,8 @@ class GroupMember:
             self._give_up(member)
             return interval
         if not self.directory.heartbeats.beat(member.slot, member.token, now):
-            self.lost = True
+            with self.directory.lock:
+                self.lost = self._member is member  # or else it has joined again meanwhile
             return interval
         # a machine that stood still has silenced everybody: let the others be heard first
         most_ms = (settings.heartbeat_interval_ms + settings.session_timeout_ms) // 2
@@ -214,10 +215,10 @@ class GroupMember:
             "%s leaves group %s: it was not polled for max_poll_interval_ms = %d",
             member.member_id, self.directory.group_id, self._settings.max_poll_interval_ms,
         )  # fmt: skip
-        self.lost = True
-        if member.instance_id is None:
-            with self.directory.changing() as state:
-                if member.member_id in state.members:
+        with self.directory.changing() as state:
+            if self._member is member:
+                self.lost = True
+                if member.instance_id is None and member.member_id in state.members:
                     remove(state, self.directory, self._count, [member])
 
     def _look_after_the_group(self) -> None:
