@@ -54,13 +54,17 @@ class GroupDirectory:
         """Hold the lock, give the state, and store it; on an exception nothing has changed."""
         with self.looking() as state:
             self._known = None
-            before = state.to_json()
+            before, members = state.to_json(), list(state.members.values())
             yield state
             after = state.to_json()
             if after != before:
                 self.heartbeats.count_change()
                 # crash: counted, not replaced -> the others read the old state once more
                 self._store(after)
+                # crash: replaced, with the slots of who has gone -> they beat in vain, until others get them
+                for one in members:
+                    if one.member_id not in state.members:
+                        self.heartbeats.vacate(one.slot)
             self._known = self.heartbeats.changes, state
 
     def _load(self) -> GroupState:

@@ -89,10 +89,12 @@ class GroupMember:
     def join(self, topics: Iterable[str]) -> None:
         """Become a member that reads these topics."""
         wanted = tuple(sorted(topics))
-        with self.directory.changing() as state:
-            self._remove_expired(state)
-            member = self._new_member(state, wanted)
-            state.join(member, self._count(state.topics.union(wanted)))
+        with self.directory.lock:
+            with self.directory.changing() as state:
+                self._remove_expired(state)
+                member = self._new_member(state, wanted)
+                state.join(member, self._count(state.topics.union(wanted)))
+            # crash: a member whose slot tells of somebody else, or of nobody -> removed as a silent one
             self._ticked_ns = self._clock()
             self.directory.heartbeats.occupy(member.slot, member.token, self._ticked_ns)
             self._member, self.lost, self._seen = member, False, -1
@@ -129,7 +131,7 @@ class GroupMember:
         if member is not None:
             with self.directory.changing() as state:
                 if member.member_id in state.members:
-                    remove(state, self.directory, self._count, [member])
+                    remove(state, self._count, [member])
             self.stop()
 
     def stop(self) -> None:
@@ -219,7 +221,7 @@ class GroupMember:
             if self._member is member:
                 self.lost = True
                 if member.instance_id is None and member.member_id in state.members:
-                    remove(state, self.directory, self._count, [member])
+                    remove(state, self._count, [member])
 
     def _look_after_the_group(self) -> None:
         with self.directory.looking() as state:
@@ -265,16 +267,12 @@ def remove_expired(
             member.member_id, directory.group_id, member.session_timeout_ms,
         )  # fmt: skip
     if silent:
-        remove(state, directory, count_partitions, silent)
+        remove(state, count_partitions, silent)
     return bool(silent)
 
 
-def remove(
-    state: GroupState, directory: GroupDirectory, count_partitions: CountPartitions, members: list[Member]
-) -> None:
+def remove(state: GroupState, count_partitions: CountPartitions, members: list[Member]) -> None:
     """Remove members, and start a generation without them."""
     gone = {member.member_id for member in members}
     stay = {topic for one in state.members.values() if one.member_id not in gone for topic in one.topics}
     state.remove(gone, count_partitions(stay))
-    for member in members:
-        directory.heartbeats.vacate(member.slot)
