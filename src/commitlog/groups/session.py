@@ -109,9 +109,9 @@ class GroupSession:
             self._auto_commit(self._fetcher.places)
 
     def _reconcile(self) -> None:
+        going = set(self.member.to_release())  # FencedMemberError for who must not join again
         if self.member.lost:
             raise CommitFailedError(self.member.directory.group_id, "this member was silent for too long")
-        going = set(self.member.to_release())
         if going:
             self._revoke(going)
             self.member.release(going)
