@@ -73,7 +73,7 @@ class GroupDirectory:
                 return GroupState.from_json(file.read(), self._boot)
         except FileNotFoundError:
             return GroupState(self._boot)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             # a power cut left half of it; whoever thinks to be a member is told otherwise
             return GroupState(self._boot)
 
@@ -96,7 +96,10 @@ class GroupDirectory:
 
 def file_name(group_id: str) -> str:
     """Return the name of a group's files; ConfigError if no file can be named so."""
-    name = quote(group_id, safe="") if isinstance(group_id, str) else ""
+    try:
+        name = quote(group_id, safe="") if isinstance(group_id, str) else ""
+    except UnicodeEncodeError:  # half of a surrogate pair
+        name = ""
     if not 0 < len(name) <= _LONGEST_NAME:
         raise ConfigError(
             "group_id", group_id, f"must be text of 1 to {_LONGEST_NAME} bytes, quoted as in a URL"
