@@ -65,6 +65,7 @@ class GroupSession:
     def subscribe(self, topics: Callable[[], set[str]], listener: RebalanceListener) -> None:
         """Read `topics` as a member of the group; they are asked for again and again."""
         self._topics, self._listener = topics, listener
+        self.member.idle()  # from here on, poll() is waited for
         self._join()
         self._start_task()
         self._commit_at = time.monotonic() + self._config.auto_commit_interval_ms / 1000
