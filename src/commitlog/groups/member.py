@@ -48,7 +48,7 @@ class MemberSettings:
 
 
 class GroupMember:
-    """A member, from join() to leave(). `lost` says that it is none any more, against its will."""
+    """A member, from join() to leave()."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class GroupMember:
         self._seen = -1  # the count of changes when take() was called last
         self._ticked_ns = 0
         self._idle_since_ns: int | None = None
-        self.lost = False
+        self._lost: Member | None = None
 
     # --- coming and going
 
@@ -89,13 +89,15 @@ class GroupMember:
     def join(self, topics: Iterable[str]) -> None:
         """Become a member that reads these topics."""
         wanted = tuple(sorted(topics))
-        with self.directory.changing() as state:
-            self._remove_expired(state)
-            member = self._new_member(state, wanted)
-            state.join(member, self._count(state.topics.union(wanted)))
+        with self.directory.lock:
+            with self.directory.changing() as state:
+                self._remove_expired(state)
+                member = self._new_member(state, wanted)
+                state.join(member, self._count(state.topics.union(wanted)))
+            # crash: a member whose slot tells of somebody else, or of nobody -> removed as a silent one
             self._ticked_ns = self._clock()
             self.directory.heartbeats.occupy(member.slot, member.token, self._ticked_ns)
-            self._member, self.lost, self._seen = member, False, -1
+            self._member, self._seen = member, -1
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics from now on, if this is a member still."""
@@ -129,12 +131,18 @@ class GroupMember:
         if member is not None:
             with self.directory.changing() as state:
                 if member.member_id in state.members:
-                    remove(state, self.directory, self._count, [member])
+                    remove(state, self._count, [member])
             self.stop()
 
     def stop(self) -> None:
         """Give no sign of life any more."""
         self._member = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether this is no member any more, against its will."""
+        # one that has joined again meanwhile is another member: what was noticed of the first does not matter
+        return self._lost is not None and self._lost is self._member
 
     # --- towards the target
 
@@ -160,7 +168,8 @@ class GroupMember:
                 member_id = self._known_in(state)
                 state.take(member_id)
                 owned = set(state.owned(member_id))
-            self._seen = self.directory.heartbeats.changes
+                going = state.to_release(member_id)  # by a generation that is newer than what was released
+            self._seen = -1 if going else self.directory.heartbeats.changes
         return owned
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -191,10 +200,10 @@ class GroupMember:
         It takes no lock: whoever holds the group's, however long, silences nobody.
         """
         member, now = self._member, self._clock()
-        if member is not None and not self.lost and not self._is_left_alone(now):
-            beaten = self.directory.heartbeats.beat(member.slot, member.token, now)
-            if not beaten and self._member is member:
-                self.lost = True
+        if member is None or self.lost or self._is_left_alone(now):
+            pass  # its silence is what tells
+        elif not self.directory.heartbeats.beat(member.slot, member.token, now):
+            self._lost = member
         return self._settings.heartbeat_interval_ms / 1000
 
     def _is_left_alone(self, now: int) -> bool:
@@ -214,7 +223,8 @@ class GroupMember:
         if self.lost:
             return interval
         # a machine that stood still has silenced everybody: let the others be heard first
-        stood_still = now - self._ticked_ns > (settings.session_timeout_ms * _MS) // 2
+        most_ms = (settings.heartbeat_interval_ms + settings.session_timeout_ms) // 2
+        stood_still = now - self._ticked_ns > most_ms * _MS
         self._ticked_ns = now
         if stood_still:
             return interval
@@ -227,11 +237,11 @@ class GroupMember:
             "%s leaves group %s: it was not polled for max_poll_interval_ms = %d",
             member.member_id, self.directory.group_id, self._settings.max_poll_interval_ms,
         )  # fmt: skip
-        self.lost = True
-        if member.instance_id is None:
-            with self.directory.changing() as state:
-                if member.member_id in state.members:
-                    remove(state, self.directory, self._count, [member])
+        with self.directory.changing() as state:
+            if self._member is member:
+                self._lost = member
+                if member.instance_id is None and member.member_id in state.members:
+                    remove(state, self._count, [member])
 
     def _look_after_the_group(self) -> None:
         with self.directory.looking() as state:
@@ -277,16 +287,12 @@ def remove_expired(
             member.member_id, directory.group_id, member.session_timeout_ms,
         )  # fmt: skip
     if silent:
-        remove(state, directory, count_partitions, silent)
+        remove(state, count_partitions, silent)
     return bool(silent)
 
 
-def remove(
-    state: GroupState, directory: GroupDirectory, count_partitions: CountPartitions, members: list[Member]
-) -> None:
+def remove(state: GroupState, count_partitions: CountPartitions, members: list[Member]) -> None:
     """Remove members, and start a generation without them."""
     gone = {member.member_id for member in members}
     stay = {topic for one in state.members.values() if one.member_id not in gone for topic in one.topics}
     state.remove(gone, count_partitions(stay))
-    for member in members:
-        directory.heartbeats.vacate(member.slot)

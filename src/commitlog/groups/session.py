@@ -66,6 +66,7 @@ class GroupSession:
     def subscribe(self, topics: Callable[[], set[str]], listener: RebalanceListener) -> None:
         """Read `topics` as a member of the group; they are asked for again and again."""
         self._topics, self._listener = topics, listener
+        self.member.idle()  # from here on, poll() is waited for
         self._join()
         self._start_task()
         self._commit_at = time.monotonic() + self._config.auto_commit_interval_ms / 1000
@@ -110,9 +111,9 @@ class GroupSession:
             self._auto_commit(self._fetcher.places)
 
     def _reconcile(self) -> None:
+        going = set(self.member.to_release())  # FencedMemberError for who must not join again
         if self.member.lost:
             raise CommitFailedError(self.member.directory.group_id, "this member was silent for too long")
-        going = set(self.member.to_release())
         if going:
             self._revoke(going & self._fetcher.places.keys())
             self.member.release(going)

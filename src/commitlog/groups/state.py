@@ -98,7 +98,7 @@ class GroupState:
     def rebalance(self, partitions: Mapping[str, int]) -> None:
         """Start a generation: make a target for the members there are, and the partitions."""
         self.generation += 1
-        self.partitions = dict(partitions)
+        self.partitions = {topic: partitions[topic] for topic in sorted(self.topics) if topic in partitions}
         if not self.members:
             self.strategy, self.target = None, {}
             return
@@ -107,7 +107,7 @@ class GroupState:
         subscriptions = [
             Subscription(one.member_id, one.topics, self._had(one.member_id)) for one in self.members.values()
         ]
-        self.target = dict(assign(self.strategy, subscriptions, partitions))
+        self.target = assign(self.strategy, subscriptions, self.partitions)
 
     def _had(self, member_id: str) -> tuple[TopicPartition, ...]:
         """Return what a member has, or was to have of what nobody has."""
