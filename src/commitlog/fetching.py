@@ -69,6 +69,11 @@ class Place:
         self.version += 1
         self._rows = None
 
+    def unread(self, offset: int) -> None:
+        """Read again from `offset` on, which was fetched."""
+        self.fetched = offset
+        self._rows = None
+
     @property
     def is_at_end(self) -> bool:
         """Whether there is nothing to read, and nothing wrong with the position."""
@@ -85,12 +90,14 @@ class Place:
                 self._end = self.partition.high_watermark
                 self._rows = self.partition.records(self.fetched, self._end)
             problem: CommitLogError | None = None
+            rows, self._rows = self._rows, None  # whatever ends the read half-way: it is made again
             try:
-                found.extend(islice(self._rows, limit))  # keeps what came before an error
+                found.extend(islice(rows, limit))  # keeps what came before an error
             except CommitLogError as error:
                 problem = error
             if len(found) == limit:
                 self.fetched = found[-1].offset + 1
+                self._rows = rows
             else:
                 self._range_is_over(found[-1].offset + 1 if found else None, problem)
         if not found:
@@ -98,7 +105,6 @@ class Place:
         return found
 
     def _range_is_over(self, after: int | None, problem: CommitLogError | None) -> None:
-        self._rows = None
         if problem is None:
             self.fetched = min(self._end, self.partition.high_watermark)  # truncated meanwhile
         elif after is not None:
@@ -218,7 +224,7 @@ class Fetcher:
             try:
                 key, value = self._deserialized(record)
             except Exception as problem:
-                place.seek(record.offset)
+                place.unread(record.offset)
                 if made:
                     break  # those before it first
                 raise DeserializationError(*place.name, record.offset, repr(problem)) from problem
