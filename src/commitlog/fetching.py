@@ -135,6 +135,12 @@ class Place:
             self.position = self.fetched
         return found
 
+    def found_position(self) -> int:
+        """Return the position; NoOffsetError if nothing says where to start."""
+        if self.position == NOWHERE:
+            raise NoOffsetError(*self.name)
+        return self.position
+
     def _has_more(self) -> bool:
         self._settle()
         return self.fetched < self.partition.high_watermark
@@ -183,8 +189,12 @@ class Fetcher:
                 place.seek(place.position)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the position in each partition that has one."""
-        return {name: place.position for name, place in self.places.items() if place.position != NOWHERE}
+        """Return the position in each partition that has one, and is there."""
+        return {
+            name: place.position
+            for name, place in self.places.items()
+            if place.position != NOWHERE and not place.partition.closed
+        }
 
     # --- reading
 

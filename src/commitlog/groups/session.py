@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from commitlog.background import Task, TaskHealth
 from commitlog.config import ConsumerConfig
@@ -54,7 +55,9 @@ class GroupSession:
         self._joined_topics: set[str] = set()
         self._listener = RebalanceListener()
         self._fenced: FencedMemberError | None = None
+        self._leaving = False
         self._commits: deque[tuple[Offsets, OnCommit | None]] = deque()
+        self._outcomes: deque[Callable[[], None]] = deque()  # what callbacks are still to be told
         self._commit_lock = threading.Lock()
         self._committed: dict[TopicPartition, int] = {}
         self._commit_at = 0.0
@@ -64,6 +67,7 @@ class GroupSession:
 
     def subscribe(self, topics: Callable[[], set[str]], listener: RebalanceListener) -> None:
         """Read `topics` as a member of the group; they are asked for again and again."""
+        self._check_fenced()
         self._topics, self._listener = topics, listener
         self._join()
         self._start_task()
@@ -75,26 +79,35 @@ class GroupSession:
 
     def leave(self) -> None:
         """Commit, give everything up, and leave; a static member stays for its session_timeout_ms."""
+        if self._leaving:  # and a listener calls close()
+            return
+        self._leaving = True
         try:
+            self.commit_pending()
             if self.member.lost:
                 self._lose()
             else:
                 self._revoke(set(self._fetcher.places))
         finally:
+            self._leaving = False
+            self._listener = RebalanceListener()
             if self._config.group_instance_id is None:
                 self.member.leave()
             self.member.stop()
+            self._tell()
 
     @property
     def must_keep_up(self) -> bool:
         """Whether keep_up() has something to do."""
-        due = self._config.enable_auto_commit and time.monotonic() >= self._commit_at
-        return due or (self.member.joined and self.member.must_look)
+        # with an interval of 0 each poll() commits as it begins, and nothing moves while it waits
+        interval = self._config.auto_commit_interval_ms if self._config.enable_auto_commit else 0
+        due = interval > 0 and time.monotonic() >= self._commit_at
+        return due or bool(self._outcomes) or (self.member.joined and self.member.must_look)
 
     def keep_up(self) -> None:
         """Go towards the group's target, and commit if that is due: the first thing that poll() does."""
-        if self._fenced is not None:
-            raise FencedMemberError(*self._fenced.args)
+        self._check_fenced()
+        self._tell()
         if self.member.joined and self.member.must_look:
             try:
                 self._reconcile()
@@ -102,19 +115,31 @@ class GroupSession:
                 self._fenced = fenced
                 self._lose()
                 raise
-            except CommitFailedError:  # removed from the group
+            except CommitFailedError:
+                if self.member.known:  # a listener's own commit was refused
+                    raise
                 self._lose()
-                self._join()
+                if self.member.joined:  # unless the listener has closed the consumer
+                    self._join()
         if self._config.enable_auto_commit and time.monotonic() >= self._commit_at:
             self._auto_commit(self._fetcher.places)
 
+    def _check_fenced(self) -> None:
+        if self._fenced is not None:
+            raise FencedMemberError(*self._fenced.args)
+
     def _reconcile(self) -> None:
+        going = set(self.member.to_release())  # tells first of all who is fenced
         if self.member.lost:
             raise CommitFailedError(self.member.directory.group_id, "this member was silent for too long")
-        going = set(self.member.to_release())
         if going:
-            self._revoke(going)
-            self.member.release(going)
+            try:
+                self._revoke(going)
+            finally:
+                if self.member.joined:  # they are not read any more, whatever the listener did
+                    self.member.release(going)
+        if not self.member.joined:
+            return
         owned = self.member.take()
         coming = owned - set(self._fetcher.places)
         if coming:
@@ -130,6 +155,8 @@ class GroupSession:
                 self._listener.on_revoked(going)
         finally:
             self._fetcher.drop(going)
+            for name in going:  # others commit from here on
+                self._committed.pop(name, None)
 
     def _lose(self) -> None:
         lost = set(self._fetcher.places)
@@ -147,6 +174,7 @@ class GroupSession:
     def commit(self, offsets: Offsets) -> None:
         """Commit, after what commit_async() was given."""
         self.commit_pending()
+        self._tell()
         with self._commit_lock:
             self._commit(offsets)
 
@@ -167,7 +195,15 @@ class GroupSession:
                     problem = error
                     _logger.warning("offsets were not committed: %s", error)
                 if on_commit is not None:
-                    on_commit(offsets, problem)
+                    self._outcomes.append(partial(on_commit, offsets, problem))
+
+    def _tell(self) -> None:
+        """Call callbacks: in the caller's thread, for they may use the consumer, or take their time."""
+        while self._outcomes:
+            try:
+                self._outcomes.popleft()()
+            except Exception:  # it is not ours
+                _logger.exception("a commit callback of group %s failed", self.member.directory.group_id)
 
     def _commit(self, offsets: Offsets) -> None:
         if offsets:
@@ -184,9 +220,14 @@ class GroupSession:
             if name in positions and self._committed.get(name) != positions[name]
         }
         try:
-            self.commit(moved)
-        except CommitFailedError as error:
+            self.commit(self.of_topics_there(moved))
+        except (CommitFailedError, FencedMemberError) as error:
             _logger.warning("offsets were not committed: %s", error)
+
+    def of_topics_there(self, offsets: Offsets) -> Offsets:
+        """Leave out topics that are gone: one of the same name that comes later has other records."""
+        counts = self.member.count_partitions({name.topic for name in offsets})
+        return {name: value for name, value in offsets.items() if name.partition < counts.get(name.topic, 0)}
 
     # --- behind the consumer's back
 
@@ -214,3 +255,4 @@ class GroupSession:
         self.commit_pending()
         if self._task is not None:
             self._task.stop()
+        self._tell()
