@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from commitlog.config import ConsumerConfig
-from commitlog.errors import ConfigError, GroupNotEmptyError, UnknownGroupError
+from commitlog.errors import ConfigError, GroupNotEmptyError, InvalidTopicError, UnknownGroupError
 from commitlog.groups.directory import GroupDirectory, known_groups
 from commitlog.groups.member import CountPartitions, GroupMember, MemberSettings, remove_expired
 from commitlog.groups.offsets import TOPIC, GroupOffsets, OffsetAndMetadata
@@ -126,7 +126,7 @@ class Groups:
     def _progress(
         self, name: TopicPartition, committed: OffsetAndMetadata | None, owner: str | None
     ) -> PartitionDescription | None:
-        if name.partition >= self._count([name.topic]).get(name.topic, 0):  # deleted
+        if not self._is_there(name):
             return None
         end = self._partition(name).high_watermark
         offset = None if committed is None else committed.offset
@@ -155,7 +155,7 @@ class Groups:
         directory = GroupDirectory(self._path, group_id) if topics is not None else self._known(group_id)
         with self._empty(directory):
             committed = self.offsets().committed(group_id)
-            names = sorted(committed) if topics is None else self._named(topics)
+            names = sorted(filter(self._is_there, committed)) if topics is None else self._named(topics)
             before = {name: committed[name].offset if name in committed else None for name in names}
             chosen = {
                 name: self._chosen(name, before[name], to, offset, timestamp, shift_by) for name in names
@@ -227,6 +227,12 @@ class Groups:
             else:
                 found.append(TopicPartition(*one))
         return found
+
+    def _is_there(self, name: TopicPartition) -> bool:
+        """Say whether there is such a partition: what is committed may be about others, or about none."""
+        with suppress(InvalidTopicError):
+            return 0 <= name.partition < self._count([name.topic]).get(name.topic, 0)
+        return False
 
     def _partition(self, name: TopicPartition) -> PartitionReader:
         found: PartitionReader = self._log.topic(name.topic).partition(name.partition)

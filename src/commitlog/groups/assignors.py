@@ -261,7 +261,10 @@ def assign(
     mistake = _mistake(found, subscriptions, partitions)
     if mistake:
         raise AssignmentError(name, mistake)
-    return {member: tuple(sorted(found.get(member, ()))) for member in _nothing(subscriptions)}
+    return {
+        member: tuple(sorted(TopicPartition(*one) for one in found.get(member, ())))
+        for member in _nothing(subscriptions)
+    }
 
 
 def _mistake(

@@ -54,13 +54,17 @@ class GroupDirectory:
         """Hold the lock, give the state, and store it; on an exception nothing has changed."""
         with self.looking() as state:
             self._known = None
-            before = state.to_json()
+            before, members = state.to_json(), list(state.members.values())
             yield state
             after = state.to_json()
             if after != before:
                 self.heartbeats.count_change()
                 # crash: counted, not replaced -> the others read the old state once more
                 self._store(after)
+                # crash: replaced, with the slots of who has gone -> they beat in vain, until others get them
+                for one in members:
+                    if one.member_id not in state.members:
+                        self.heartbeats.vacate(one.slot)
             self._known = self.heartbeats.changes, state
 
     def _load(self) -> GroupState:
@@ -69,7 +73,7 @@ class GroupDirectory:
                 return GroupState.from_json(file.read(), self._boot)
         except FileNotFoundError:
             return GroupState(self._boot)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             # a power cut left half of it; whoever thinks to be a member is told otherwise
             return GroupState(self._boot)
 
@@ -92,7 +96,10 @@ class GroupDirectory:
 
 def file_name(group_id: str) -> str:
     """Return the name of a group's files; ConfigError if no file can be named so."""
-    name = quote(group_id, safe="") if isinstance(group_id, str) else ""
+    try:
+        name = quote(group_id, safe="") if isinstance(group_id, str) else ""
+    except UnicodeEncodeError:  # half of a surrogate pair
+        name = ""
     if not 0 < len(name) <= _LONGEST_NAME:
         raise ConfigError(
             "group_id", group_id, f"must be text of 1 to {_LONGEST_NAME} bytes, quoted as in a URL"

@@ -95,10 +95,12 @@ class GroupMember:
     def join(self, topics: Iterable[str]) -> None:
         """Become a member that reads these topics."""
         wanted = tuple(sorted(topics))
-        with self.directory.changing() as state:
-            self._remove_expired(state)
-            member = self._new_member(state, wanted)
-            state.join(member, self._count(state.topics.union(wanted)))
+        with self.directory.lock:
+            with self.directory.changing() as state:
+                self._remove_expired(state)
+                member = self._new_member(state, wanted)
+                state.join(member, self._count(state.topics.union(wanted)))
+            # crash: a member whose slot tells of somebody else, or of nobody -> removed as a silent one
             self._ticked_ns = self._clock()
             self.directory.heartbeats.occupy(member.slot, member.token, self._ticked_ns)
             self._member, self.lost, self._seen = member, False, -1
@@ -135,7 +137,7 @@ class GroupMember:
         if member is not None:
             with self.directory.changing() as state:
                 if member.member_id in state.members:
-                    remove(state, self.directory, self._count, [member])
+                    remove(state, self._count, [member])
             self.stop()
 
     def stop(self) -> None:
@@ -166,7 +168,8 @@ class GroupMember:
                 member_id = self._known_in(state)
                 state.take(member_id)
                 owned = set(state.owned(member_id))
-            self._seen = self.directory.heartbeats.changes
+                going = state.to_release(member_id)  # by a generation that is newer than what was released
+            self._seen = -1 if going else self.directory.heartbeats.changes
         return owned
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -202,13 +205,16 @@ class GroupMember:
             self._give_up(member)
             return interval
         if not self.directory.heartbeats.beat(member.slot, member.token, now):
-            self.lost = True
+            with self.directory.lock:
+                self.lost = self._member is member  # or else it has joined again meanwhile
             return interval
         # a machine that stood still has silenced everybody: let the others be heard first
-        stood_still = now - self._ticked_ns > (settings.session_timeout_ms * _MS) // 2
+        most_ms = (settings.heartbeat_interval_ms + settings.session_timeout_ms) // 2
+        stood_still = now - self._ticked_ns > most_ms * _MS
         self._ticked_ns = now
-        if not stood_still:
-            self._look_after_the_group()
+        if stood_still:
+            return interval
+        self._look_after_the_group()
         return min(interval, self._next_expiry() + 0.001)
 
     def _give_up(self, member: Member) -> None:
@@ -217,11 +223,11 @@ class GroupMember:
             "%s leaves group %s: it was not polled for max_poll_interval_ms = %d",
             member.member_id, self.directory.group_id, self._settings.max_poll_interval_ms,
         )  # fmt: skip
-        self.lost = True
-        if member.instance_id is None:
-            with self.directory.changing() as state:
-                if member.member_id in state.members:
-                    remove(state, self.directory, self._count, [member])
+        with self.directory.changing() as state:
+            if self._member is member:
+                self.lost = True
+                if member.instance_id is None and member.member_id in state.members:
+                    remove(state, self._count, [member])
 
     def _look_after_the_group(self) -> None:
         with self.directory.looking() as state:
@@ -267,16 +273,12 @@ def remove_expired(
             member.member_id, directory.group_id, member.session_timeout_ms,
         )  # fmt: skip
     if silent:
-        remove(state, directory, count_partitions, silent)
+        remove(state, count_partitions, silent)
     return bool(silent)
 
 
-def remove(
-    state: GroupState, directory: GroupDirectory, count_partitions: CountPartitions, members: list[Member]
-) -> None:
+def remove(state: GroupState, count_partitions: CountPartitions, members: list[Member]) -> None:
     """Remove members, and start a generation without them."""
     gone = {member.member_id for member in members}
     stay = {topic for one in state.members.values() if one.member_id not in gone for topic in one.topics}
     state.remove(gone, count_partitions(stay))
-    for member in members:
-        directory.heartbeats.vacate(member.slot)

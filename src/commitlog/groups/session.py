@@ -69,6 +69,7 @@ class GroupSession:
         """Read `topics` as a member of the group; they are asked for again and again."""
         self._check_fenced()
         self._topics, self._listener = topics, listener
+        self.member.idle()  # from here on, poll() is waited for
         self._join()
         self._start_task()
         self._commit_at = time.monotonic() + self._config.auto_commit_interval_ms / 1000
@@ -129,7 +130,7 @@ class GroupSession:
             raise FencedMemberError(*self._fenced.args)
 
     def _reconcile(self) -> None:
-        going = set(self.member.to_release())  # tells first of all who is fenced
+        going = set(self.member.to_release())  # FencedMemberError for who must not join again
         if self.member.lost:
             raise CommitFailedError(self.member.directory.group_id, "this member was silent for too long")
         if going:

@@ -98,7 +98,7 @@ class GroupState:
     def rebalance(self, partitions: Mapping[str, int]) -> None:
         """Start a generation: make a target for the members there are, and the partitions."""
         self.generation += 1
-        self.partitions = dict(partitions)
+        self.partitions = {topic: partitions[topic] for topic in sorted(self.topics) if topic in partitions}
         if not self.members:
             self.strategy, self.target = None, {}
             return
@@ -107,7 +107,7 @@ class GroupState:
         subscriptions = [
             Subscription(one.member_id, one.topics, self._had(one.member_id)) for one in self.members.values()
         ]
-        self.target = dict(assign(self.strategy, subscriptions, partitions))
+        self.target = assign(self.strategy, subscriptions, self.partitions)
 
     def _had(self, member_id: str) -> tuple[TopicPartition, ...]:
         """Return what a member has, or was to have of what nobody has."""
@@ -137,13 +137,13 @@ class GroupState:
 
     def to_release(self, member_id: str) -> tuple[TopicPartition, ...]:
         """Return what a member has to give up: all of it at each new generation, unless it is cooperative."""
-        owned = self.owned(member_id)
-        if self.members[member_id].generation == self.generation:
+        owned, reached = self.owned(member_id), self.members[member_id].generation
+        if reached == self.generation:
             return ()
-        if self.cooperative:
+        # a static member that came back has not read its partitions yet: what stays its own need not be free
+        if self.cooperative or reached == -1:
             return tuple(one for one in owned if one not in self.target[member_id])
-        # a static member that came back has not read its partitions yet: nothing to give up
-        return owned if self.members[member_id].generation != -1 else ()
+        return owned
 
     def release(self, member_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Give up partitions; others may take them."""
