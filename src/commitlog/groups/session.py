@@ -54,6 +54,7 @@ class GroupSession:
         self._topics: Callable[[], set[str]] = set
         self._joined_topics: set[str] = set()
         self._listener = RebalanceListener()
+        self._told: set[TopicPartition] = set()  # what the listener knows as its own
         self._fenced: FencedMemberError | None = None
         self._leaving = False
         self._commits: deque[tuple[Offsets, OnCommit | None]] = deque()
@@ -88,7 +89,7 @@ class GroupSession:
             if self.member.lost:
                 self._lose()
             else:
-                self._revoke(set(self._fetcher.places))
+                self._revoke(self._told.union(self._fetcher.places))
         finally:
             self._leaving = False
             self._listener = RebalanceListener()
@@ -142,9 +143,10 @@ class GroupSession:
         if not self.member.joined:
             return
         owned = self.member.take()
-        coming = owned - set(self._fetcher.places)
+        coming = owned - self._told
         if coming:
             self._begin(coming)
+            self._told |= coming
             self._listener.on_assigned(coming)
 
     def _revoke(self, going: set[TopicPartition]) -> None:
@@ -152,16 +154,18 @@ class GroupSession:
             if self._config.enable_auto_commit:
                 self._auto_commit(going)
             self.commit_pending()
-            if going:
-                self._listener.on_revoked(going)
+            told = going & self._told
+            if told:
+                self._listener.on_revoked(told)
         finally:
+            self._told -= going
             self._fetcher.drop(going)
             for name in going:  # others commit from here on
                 self._committed.pop(name, None)
 
     def _lose(self) -> None:
-        lost = set(self._fetcher.places)
-        self._fetcher.drop(lost)
+        lost, self._told = self._told, set()
+        self._fetcher.drop(list(self._fetcher.places))
         self._committed.clear()
         if lost:
             self._listener.on_lost(lost)
