@@ -86,12 +86,12 @@ class Place:
         """
         found: list[Record] = []
         while not found and self._has_more():
-            if self._rows is None:
-                self._end = self.partition.high_watermark
-                self._rows = self.partition.records(self.fetched, self._end)
             problem: CommitLogError | None = None
             rows, self._rows = self._rows, None  # whatever ends the read half-way: it is made again
             try:
+                if rows is None:
+                    self._end = self.partition.high_watermark
+                    rows = self.partition.records(self.fetched, self._end)
                 found.extend(islice(rows, limit))  # keeps what came before an error
             except CommitLogError as error:
                 problem = error

@@ -23,8 +23,9 @@ kinds = st.sampled_from(["alone", "group", "reader"])
 
 
 class ConsumerMachine(RuleBasedStateMachine):
-    """`model[number]` has the values by offset, None where compaction took the record away; `position[number]`
-    is where the consumer has to go on, `committed[number]` where one that comes after it has to.
+    """`model[number]` has the values by offset, None where compaction took the record away.
+
+    `position[number]` is where the consumer has to go on, `committed[number]` where one after it has to.
     """
 
     def __init__(self) -> None:

@@ -804,19 +804,31 @@ def test_a_callback_may_use_the_consumer(log: CommitLog, partition: Partition) -
         assert (outcome, told) == ([50], [10] * 50)
 
 
-def test_a_callback_is_called_within_a_poll_that_waits(log: CommitLog, partition: Partition) -> None:
+def test_a_callback_is_called_within_a_poll_that_waits(
+    log: CommitLog, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And in its thread: the one that commits behind its back has heartbeats to tell."""
     told: list[Any] = []
     with grouped(log) as consumer:
         drained(consumer)
+        assert consumer._session is not None
+        member = consumer._session.member
+        real = member.commit
+
+        def late(offsets: Any) -> None:
+            wait_until(lambda: is_waiting(consumer))
+            real(offsets)
+
+        monkeypatch.setattr(member, "commit", late)
 
         def callback(*_: object) -> None:
             told.append(threading.current_thread())
             partition.append(b"ends the wait")
 
         consumer.commit_async({T: 5}, callback)
-        assert polled(consumer, timeout=30) == [10]
-        assert told == [threading.current_thread()]
+        thread, outcome = in_thread(lambda: polled(consumer, timeout=1_000_000))
+        assert ended(thread)
+        assert (outcome, told) == ([[10]], [thread])
 
 
 # --- auto commit
@@ -1109,6 +1121,17 @@ def test_offsets_of_a_deleted_topic_are_not_committed_again(
         if when == "poll":
             consumer.poll()
             consumer.commit()
+    fill(log.create_topic("t").partition(0), 8)
+    with log.consumer("t", group_id="g") as consumer:
+        assert polled(consumer) == list(range(8))
+
+
+def test_offsets_of_a_topic_that_another_process_deleted_are_not_committed_again(
+    log: CommitLog, log_path: Path, partition: Partition
+) -> None:
+    with commitlog.open(log_path, mode="r") as reading, reading.consumer("t", group_id="g") as consumer:
+        consumer.poll(max_records=5)
+        log.delete_topic("t")
     fill(log.create_topic("t").partition(0), 8)
     with log.consumer("t", group_id="g") as consumer:
         assert polled(consumer) == list(range(8))

@@ -245,6 +245,31 @@ def test_records_trimmed_in_the_middle_of_a_read_are_passed_over(
     assert found == [*range(ends[0]), *range(ends[2], 60)]
 
 
+@pytest.mark.parametrize("read", ["records", "batches"])
+@pytest.mark.parametrize("when", ["asked", "read"])
+def test_records_trimmed_as_a_read_begins_are_passed_over(
+    small: Partition, monkeypatch: pytest.MonkeyPatch, read: str, when: str
+) -> None:
+    """They were still there when the place looked where it stands."""
+    fill(small, 60)
+    place = place_in(small)
+    left = [40]
+
+    def trimming(real: Any) -> Any:
+        def reading(*args: Any) -> Any:
+            pieces = real(*args) if when == "read" else None
+            if left:
+                small.trim_before(left.pop())
+            return pieces if when == "read" else real(*args)
+
+        return reading
+
+    monkeypatch.setattr(small, "records", trimming(small.records))
+    monkeypatch.setattr(small, "combined_batches", trimming(small.combined_batches))
+    found = offsets(drained(place, 100)) if read == "records" else rows_of(all_batches(place))
+    assert found == list(range(40, 60))
+
+
 def all_batches(place: Place, max_bytes: int = 1 << 30) -> list[RecordBatch]:
     found: list[RecordBatch] = []
     while some := place.batches(max_bytes):

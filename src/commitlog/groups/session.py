@@ -92,7 +92,6 @@ class GroupSession:
                 self._revoke(self._told.union(self._fetcher.places))
         finally:
             self._leaving = False
-            self._listener = RebalanceListener()
             if self._config.group_instance_id is None:
                 self.member.leave()
             self.member.stop()
