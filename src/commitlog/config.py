@@ -235,10 +235,10 @@ class ConsumerConfig(_Config):
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             reason = f"must be below session_timeout_ms = {self.session_timeout_ms}"
             raise ConfigError("heartbeat_interval_ms", self.heartbeat_interval_ms, reason)
-        if not self.strategies:
-            raise ConfigError(
-                "partition_assignment_strategy", self.partition_assignment_strategy, "names none"
-            )
+        given = self.partition_assignment_strategy
+        known = isinstance(given, Sequence) and all(isinstance(name, str) for name in given)
+        if not known or not self.strategies:
+            raise ConfigError("partition_assignment_strategy", given, "must be a name, or some")
 
     @property
     def strategies(self) -> tuple[str, ...]:

@@ -49,7 +49,6 @@ class Consumer(Positions):
         self._closing = False
         self._subscription: Callable[[], set[str]] | None = None
         self._look_at = 0.0
-        self._handing_out = False  # whether an iteration may not have come to the end of what was fetched
         self._session: GroupSession | None = None
         if config.group_id is not None:
             member = log.group_member(config)
@@ -78,7 +77,7 @@ class Consumer(Positions):
         if bool(names) == (pattern is not None):
             raise ConfigError("topics", topics, "give topics, or a pattern")
         if pattern is not None:
-            fits = re.compile(pattern).fullmatch
+            fits = _compiled(pattern).fullmatch
             chosen: Callable[[], set[str]] = lambda: set(filter(fits, self._log.topics()))  # noqa: E731
         else:
             for name in names:
@@ -152,7 +151,7 @@ class Consumer(Positions):
 
         Whatever a group has to do is done in here, so poll() must be called within max_poll_interval_ms.
         """
-        limit = self.config.max_poll_records if max_records is None else max_records
+        limit = _at_least_1("max_records", max_records, self.config.max_poll_records)
         with self._used():
             return self._handed_over(self._poll(timeout, lambda: self._fetcher.records(limit)))
 
@@ -160,7 +159,7 @@ class Consumer(Positions):
         self, timeout: float = 0.0, max_bytes: int | None = None
     ) -> dict[TopicPartition, list[RecordBatch]]:
         """Return columnar batches, up to fetch_max_bytes or just above; see poll()."""
-        limit = self.config.fetch_max_bytes if max_bytes is None else max_bytes
+        limit = _at_least_1("max_bytes", max_bytes, self.config.fetch_max_bytes)
         with self._used():
             return self._handed_over(self._poll(timeout, lambda: self._fetcher.batches(limit)))
 
@@ -177,9 +176,7 @@ class Consumer(Positions):
         self, timeout: float, fetch: Callable[[], dict[TopicPartition, Found]]
     ) -> dict[TopicPartition, Found]:
         deadline = time.monotonic() + timeout
-        if self._handing_out:
-            self._handing_out = False
-            self._fetcher.rewind()
+        self._fetcher.rewind()
         with self._at_work():
             while True:
                 self._keep_up()
@@ -206,11 +203,20 @@ class Consumer(Positions):
             self._session.keep_up()
         else:
             self._read_all()
+        for name in [name for name, place in self._fetcher.places.items() if place.partition.closed]:
+            self._find_again(name)
+
+    def _find_again(self, name: TopicPartition) -> None:
+        """A topic was deleted: drop it, unless it was assigned by name; one made since is read anew."""
+        if self._subscription is None:
+            self._partition(name)  # UnknownTopicError
+        self._fetcher.drop([name])
+        self._begin([name])
 
     def _must_stop_waiting(self) -> bool:
         if self._session is not None:
             return self._closing or self._session.must_keep_up
-        return self._closing or time.monotonic() >= self._look_at
+        return self._closing or (self._subscription is not None and time.monotonic() >= self._look_at)
 
     def _handed_over(self, found: dict[TopicPartition, Found]) -> dict[TopicPartition, Found]:
         for name in found:
@@ -225,20 +231,26 @@ class Consumer(Positions):
         """
         timeout = self.config.consumer_timeout_ms / 1000 if self.config.consumer_timeout_ms != -1 else _NEVER
         limit = self.config.max_poll_records
+        self._check_usable()
         while True:
-            with self._used():
-                found = self._poll(timeout, lambda: self._fetcher.records(limit))
-                places = [(self._fetcher.places[name], records) for name, records in found.items()]
-                self._handing_out = True
+            with self._lock:
+                if self._closed:
+                    return
+                with self._used():
+                    found = self._poll(timeout, lambda: self._fetcher.records(limit))
+                places = [self._fetcher.places[name] for name in found]
+                # seek(), pause() or a rebalance moves the version: then the rest does not count
+                fetched = [(place, place.version, found[place.name]) for place in places]
             if not found:
                 return
-            for place, records in places:
-                yield from self._one_by_one(place, records)
+            for one in fetched:
+                yield from self._one_by_one(*one)
 
-    def _one_by_one(self, place: Place, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
-        version = place.version
+    def _one_by_one(
+        self, place: Place, version: int, records: list[ConsumerRecord]
+    ) -> Iterator[ConsumerRecord]:
         for record in records:
-            if place.version != version:  # seek(), pause() or a rebalance meanwhile
+            if place.version != version:
                 return
             place.position = record.offset + 1
             yield record
@@ -253,31 +265,43 @@ class Consumer(Positions):
         CommitFailedError if another member has, or may soon have, the partition.
         """
         with self._used():
-            self._grouped().commit(self._to_commit(offsets))
+            session = self._grouped()
+            session.commit(self._to_commit(offsets))
 
     def commit_async(
         self,
         offsets: Mapping[tuple[str, int], Committable] | None = None,
         callback: OnCommit | None = None,
     ) -> None:
-        """Do the same behind the caller's back; `callback` is told the offsets, and what went wrong."""
+        """Do the same behind the caller's back.
+
+        `callback` is told the offsets, and what went wrong, from within poll(), commit() or close().
+        """
         with self._used():
-            self._grouped().commit_async(self._to_commit(offsets), callback)
+            session = self._grouped()
+            session.commit_async(self._to_commit(offsets), callback)
 
     def committed(self, partition: tuple[str, int]) -> int | None:
         """Return the offset that the group has committed; None if it has none."""
+        self._check_usable()
         found = self._grouped().committed().get(TopicPartition(*partition))
         return None if found is None else found.offset
 
     def group_metadata(self) -> GroupMetadata:
         """Return who the consumer is in its group, for who stores offsets together with results."""
+        self._check_usable()
         return self._grouped().member.metadata
 
     def _to_commit(
         self, offsets: Mapping[tuple[str, int], Committable] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        given = self._fetcher.positions() if offsets is None else offsets
-        return {TopicPartition(*name): _committable(value) for name, value in given.items()}
+    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            positions = self._fetcher.positions()
+            moved = {name: OffsetAndMetadata(position) for name, position in positions.items()}
+            return self._grouped().of_topics_there(moved)
+        for name in offsets:
+            self._partition(name)  # UnknownTopicError, if there is none
+        return {TopicPartition(*name): _committable(value) for name, value in offsets.items()}
 
     def _grouped(self) -> GroupSession:
         if self._session is None:
@@ -292,11 +316,11 @@ class Consumer(Positions):
 
     def close(self) -> None:
         """Commit the positions, if enable_auto_commit says so, and leave the group. Closing twice is fine."""
+        if self._forked:  # another thread of the parent may have held any lock
+            return
         self._closing = True
         self._fetcher.throttle.stop()
         self._fetcher.event.set()
-        if self._forked:
-            return
         with self._lock:
             if self._closed:
                 return
@@ -308,8 +332,25 @@ class Consumer(Positions):
                     self._session.stop()
 
 
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as problem:
+        raise ConfigError("pattern", pattern, f"is no regular expression: {problem}") from None
+
+
+def _at_least_1(name: str, given: int | None, default: int) -> int:
+    limit = default if given is None else given
+    if not isinstance(limit, int) or limit < 1:
+        raise ConfigError(name, given, "must be an integer, 1 or above")
+    return limit
+
+
 def _committable(given: Committable) -> OffsetAndMetadata:
-    offset, metadata = (given, "") if isinstance(given, int) else given
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0 or not isinstance(metadata, str):
-        raise ConfigError("offset", given, "must be an integer, 0 or above, or such a one and a text")
-    return OffsetAndMetadata(offset, metadata)
+    pair = given if isinstance(given, tuple) else (given, "")
+    if len(pair) == 2:
+        offset, metadata = pair
+        is_number = isinstance(offset, int) and not isinstance(offset, bool)
+        if is_number and offset >= 0 and isinstance(metadata, str):
+            return OffsetAndMetadata(offset, metadata)
+    raise ConfigError("offset", given, "must be an integer, 0 or above, or such a one and a text")

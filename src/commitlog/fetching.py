@@ -56,8 +56,8 @@ class Place:
         self.version += 1
         self._rows = None
 
-    def go_back(self, offset: int) -> None:
-        """Read on from `offset`, which was fetched already."""
+    def unread(self, offset: int) -> None:
+        """Read again from `offset` on, which was fetched."""
         self.fetched = offset
         self._rows = None
 
@@ -73,16 +73,18 @@ class Place:
         """
         found: list[ConsumerRecord] = []
         while not found and self._has_more():
-            if self._rows is None:
-                self._end = self.partition.high_watermark
-                self._rows = self.partition.consumer_records(self.name, self.fetched, self._end)
             problem: CommitLogError | None = None
+            rows, self._rows = self._rows, None  # whatever ends the read half-way: it is made again
             try:
-                found.extend(islice(self._rows, limit))  # keeps what came before an error
+                if rows is None:
+                    self._end = self.partition.high_watermark
+                    rows = self.partition.consumer_records(self.name, self.fetched, self._end)
+                found.extend(islice(rows, limit))  # keeps what came before an error
             except CommitLogError as error:
                 problem = error
             if len(found) == limit:
                 self.fetched = found[-1].offset + 1
+                self._rows = rows
             else:
                 self._range_is_over(found[-1].offset + 1 if found else None, problem)
         if not found:
@@ -90,7 +92,6 @@ class Place:
         return found
 
     def _range_is_over(self, after: int | None, problem: CommitLogError | None) -> None:
-        self._rows = None
         if problem is None:
             self.fetched = min(self._end, self.partition.high_watermark)  # truncated meanwhile
         elif after is not None:
@@ -120,6 +121,12 @@ class Place:
         if not found:
             self.position = self.fetched
         return found
+
+    def found_position(self) -> int:
+        """Return the position; NoOffsetError if nothing says where to start."""
+        if self.position == NOWHERE:
+            raise NoOffsetError(*self.name)
+        return self.position
 
     def _has_more(self) -> bool:
         self._settle()
@@ -173,8 +180,12 @@ class Fetcher:
                 place.seek(place.position)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the position in each partition that has one."""
-        return {name: place.position for name, place in self.places.items() if place.position != NOWHERE}
+        """Return the position in each partition that has one, and is there."""
+        return {
+            name: place.position
+            for name, place in self.places.items()
+            if place.position != NOWHERE and not place.partition.closed
+        }
 
     # --- reading
 
@@ -218,7 +229,7 @@ class Fetcher:
             try:
                 records[row] = record._replace(**self._deserialized(record))
             except Exception as problem:
-                place.go_back(record.offset)
+                place.unread(record.offset)
                 if row:
                     return records[:row]  # those before it first
                 raise DeserializationError(*place.name, record.offset, repr(problem)) from problem

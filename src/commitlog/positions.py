@@ -43,16 +43,21 @@ class Positions:
 
     @contextmanager
     def _used(self) -> Iterator[None]:
-        if self._forked:
-            raise ForkedError("the consumer")
+        self._check_usable()
         with self._lock:
-            if self._closed:
-                raise ClosedError("the consumer")
+            self._check_usable()
             yield
 
+    def _check_usable(self) -> None:
+        if self._forked:
+            raise ForkedError("the consumer")
+        if self._closed:
+            raise ClosedError("the consumer")
+
     def forked(self) -> None:
-        """In a forked child: the consumer is the parent's."""
+        """In a forked child: the consumer is the parent's, and so is who holds its lock."""
         self._forked = True
+        self._lock = threading.RLock()
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions that are read now; those of a group change in poll()."""
@@ -84,9 +89,9 @@ class Positions:
                 place.seek(place.partition.high_watermark)
 
     def position(self, partition: tuple[str, int]) -> int:
-        """Return the offset of the next record that is handed out."""
+        """Return the offset of the next record that is handed out; NoOffsetError if there is none yet."""
         with self._used():
-            return self._fetcher.place(TopicPartition(*partition)).position
+            return self._fetcher.place(TopicPartition(*partition)).found_position()
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out nothing of these partitions (or of any) until resume(); they stay assigned."""
@@ -113,16 +118,19 @@ class Positions:
 
     def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition, assigned or not."""
+        self._check_usable()
         return {TopicPartition(*one): self._partition(one).start_offset for one in partitions}
 
     def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Return the offset behind the last record of each partition, assigned or not."""
+        self._check_usable()
         return {TopicPartition(*one): self._partition(one).high_watermark for one in partitions}
 
     def offsets_for_times(
         self, timestamps: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first record of each partition as late as its timestamp; None if there is none."""
+        self._check_usable()
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for name, timestamp in timestamps.items():
             partition = self._partition(name)

@@ -102,6 +102,11 @@ class PartitionReader:
         """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
         raise NotImplementedError
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, as it is when its topic is deleted."""
+        return self._closed
+
     def watch(self, event: threading.Event) -> bool:
         """Set `event` at each append, until unwatch(); False where only looking tells of one."""
         return False

@@ -296,6 +296,81 @@ def a_child_opens_for_itself(path: str) -> None:
         assert log.topic("t").partition(0).next_offset == 3
 
 
+def consumers_stay_with_the_parent(path: str) -> None:
+    """A child is made while one thread of the parent waits in poll() and another is about to wake it."""
+    with commitlog.open(path) as log:
+        partition = log.create_topic("t").partition(0)
+        append(partition, 10)
+        consumer = log.consumer("t", group_id="g", enable_auto_commit=False)
+        alone = log.consumer("t", consumer_timeout_ms=0)
+        records = iter(alone)
+        assert next(records).offset == 0
+        found = consumer.poll(max_records=4)
+        assert sum(map(len, found.values())) == 4
+
+        def child() -> None:
+            for one in (consumer, alone):
+                refused(one.poll)
+                refused(one.poll_batches)
+                refused(lambda one=one: one.seek(("t", 0), 0))
+                refused(lambda one=one: one.subscribe("t"))
+                refused(lambda one=one: one.end_offsets([("t", 0)]))
+            refused(consumer.commit)
+            refused(consumer.commit_async)
+            refused(lambda: consumer.committed(("t", 0)))
+            refused(lambda: next(iter(alone)))
+            assert [one.offset for one in stopped(records)] == list(range(1, 10))  # it had them already
+            consumer.close()
+            alone.close()
+            log.close()
+            with commitlog.open(path, mode="r") as own, own.consumer("t", group_id="own") as mine:
+                assert sum(map(len, mine.poll().values())) >= 10
+
+        wait(in_child(child))
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=refused, args=(consumer.poll,))  # a child that ends in order
+        process.start()
+        process.join(SECONDS)
+        assert process.exitcode == 0
+
+        waiting = threading.Thread(target=lambda: alone.poll(timeout=SECONDS))
+        waking = alone._fetcher.event._cond  # type: ignore[attr-defined]
+        list(records)
+        waiting.start()
+        with waking:
+            wait(in_child(child_that_closes(consumer, alone)))
+        append(partition, 1)
+        waiting.join(SECONDS)
+        assert not waiting.is_alive()
+
+        consumer.commit()
+        assert consumer.committed(("t", 0)) == 4
+        assert len(log.describe_group("g").members) == 1
+        seen = [one.offset for _ in range(2) for some in consumer.poll().values() for one in some]
+        assert seen == list(range(4, 11))
+        assert log.health().ok
+
+
+def child_that_closes(*consumers: commitlog.Consumer) -> Callable[[], None]:
+    def child() -> None:
+        for one in consumers:
+            refused(one.poll)
+            one.close()
+
+    return child
+
+
+def stopped(records: Any) -> list[Any]:
+    """What an iteration still had when the process was forked; then it is refused."""
+    found = []
+    try:
+        for record in records:
+            found.append(record)
+    except ForkedError:
+        return found
+    raise AssertionError("a forked child was let through")
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](sys.argv[2])
     if sys.argv[1] != "the_lock_goes_with_the_parent":

@@ -61,7 +61,7 @@ class GroupMember:
         self.directory = directory
         self.offsets = offsets
         self._settings = settings
-        self._count = count_partitions
+        self.count_partitions = self._count = count_partitions
         self._clock = clock
         self._member: Member | None = None
         self._seen = -1  # the count of changes when take() was called last
@@ -75,6 +75,12 @@ class GroupMember:
     def joined(self) -> bool:
         """Whether it has joined and not left."""
         return self._member is not None
+
+    @property
+    def known(self) -> bool:
+        """Whether the group has it as a member still."""
+        with self.directory.looking() as state:
+            return not self.lost and self._member is not None and self._member.member_id in state.members
 
     @property
     def metadata(self) -> GroupMetadata:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from commitlog.background import Task, TaskHealth
 from commitlog.config import ConsumerConfig
@@ -53,8 +54,11 @@ class GroupSession:
         self._topics: Callable[[], set[str]] = set
         self._joined_topics: set[str] = set()
         self._listener = RebalanceListener()
+        self._told: set[TopicPartition] = set()  # what the listener knows as its own
         self._fenced: FencedMemberError | None = None
+        self._leaving = False
         self._commits: deque[tuple[Offsets, OnCommit | None]] = deque()
+        self._outcomes: deque[Callable[[], None]] = deque()  # what callbacks are still to be told
         self._commit_lock = threading.Lock()
         self._committed: dict[TopicPartition, int] = {}
         self._commit_at = 0.0
@@ -65,6 +69,7 @@ class GroupSession:
 
     def subscribe(self, topics: Callable[[], set[str]], listener: RebalanceListener) -> None:
         """Read `topics` as a member of the group; they are asked for again and again."""
+        self._check_fenced()
         self._topics, self._listener = topics, listener
         self.member.idle()  # from here on, poll() is waited for
         self._join()
@@ -77,26 +82,34 @@ class GroupSession:
 
     def leave(self) -> None:
         """Commit, give everything up, and leave; a static member stays for its session_timeout_ms."""
+        if self._leaving:  # and a listener calls close()
+            return
+        self._leaving = True
         try:
+            self.commit_pending()
             if self.member.lost:
                 self._lose()
             else:
-                self._revoke(set(self._fetcher.places))
+                self._revoke(self._told.union(self._fetcher.places))
         finally:
+            self._leaving = False
             if self._config.group_instance_id is None:
                 self.member.leave()
             self.member.stop()
+            self._tell()
 
     @property
     def must_keep_up(self) -> bool:
         """Whether keep_up() has something to do."""
-        due = self._config.enable_auto_commit and time.monotonic() >= self._commit_at
-        return due or (self.member.joined and self.member.must_look)
+        # with an interval of 0 each poll() commits as it begins, and nothing moves while it waits
+        interval = self._config.auto_commit_interval_ms if self._config.enable_auto_commit else 0
+        due = interval > 0 and time.monotonic() >= self._commit_at
+        return due or bool(self._outcomes) or (self.member.joined and self.member.must_look)
 
     def keep_up(self) -> None:
         """Go towards the group's target, and commit if that is due: the first thing that poll() does."""
-        if self._fenced is not None:
-            raise FencedMemberError(*self._fenced.args)
+        self._check_fenced()
+        self._tell()
         if self.member.joined and self.member.must_look:
             try:
                 self._reconcile()
@@ -104,23 +117,36 @@ class GroupSession:
                 self._fenced = fenced
                 self._lose()
                 raise
-            except CommitFailedError:  # removed from the group
+            except CommitFailedError:
+                if self.member.known:  # a listener's own commit was refused
+                    raise
                 self._lose()
-                self._join()
+                if self.member.joined:  # unless the listener has closed the consumer
+                    self._join()
         if self._config.enable_auto_commit and time.monotonic() >= self._commit_at:
             self._auto_commit(self._fetcher.places)
+
+    def _check_fenced(self) -> None:
+        if self._fenced is not None:
+            raise FencedMemberError(*self._fenced.args)
 
     def _reconcile(self) -> None:
         going = set(self.member.to_release())  # FencedMemberError for who must not join again
         if self.member.lost:
             raise CommitFailedError(self.member.directory.group_id, "this member was silent for too long")
         if going:
-            self._revoke(going & self._fetcher.places.keys())
-            self.member.release(going)
+            try:
+                self._revoke(going)
+            finally:
+                if self.member.joined:  # they are not read any more, whatever the listener did
+                    self.member.release(going)
+        if not self.member.joined:
+            return
         owned = self.member.take()
-        coming = owned - set(self._fetcher.places)
+        coming = owned - self._told
         if coming:
             self._begin(coming)
+            self._told |= coming
             self._listener.on_assigned(coming)
 
     def _revoke(self, going: set[TopicPartition]) -> None:
@@ -128,17 +154,19 @@ class GroupSession:
             if self._config.enable_auto_commit:
                 self._auto_commit(going)
             self.commit_pending()
-            if going:
-                self._listener.on_revoked(going)
+            told = going & self._told
+            if told:
+                self._listener.on_revoked(told)
         finally:
+            self._told -= going
             self._fetcher.drop(going)
-            for name in going:
-                self._committed.pop(name, None)  # others may commit from here on
+            for name in going:  # others commit from here on
+                self._committed.pop(name, None)
 
     def _lose(self) -> None:
         self.commit_pending()  # it is refused now; once this has joined again, it might not be
-        lost = set(self._fetcher.places)
-        self._fetcher.drop(lost)
+        lost, self._told = self._told, set()
+        self._fetcher.drop(list(self._fetcher.places))
         self._committed.clear()
         if lost:
             self._listener.on_lost(lost)
@@ -152,6 +180,7 @@ class GroupSession:
     def commit(self, offsets: Offsets) -> None:
         """Commit, after what commit_async() was given."""
         self.commit_pending()
+        self._tell()
         with self._commit_lock:
             self._commit(offsets)
 
@@ -172,7 +201,15 @@ class GroupSession:
                     problem = error
                     _logger.warning("offsets were not committed: %s", error)
                 if on_commit is not None:
-                    on_commit(offsets, problem)
+                    self._outcomes.append(partial(on_commit, offsets, problem))
+
+    def _tell(self) -> None:
+        """Call callbacks: in the caller's thread, for they may use the consumer, or take their time."""
+        while self._outcomes:
+            try:
+                self._outcomes.popleft()()
+            except Exception:  # it is not ours
+                _logger.exception("a commit callback of group %s failed", self.member.directory.group_id)
 
     def _commit(self, offsets: Offsets) -> None:
         if offsets:
@@ -189,9 +226,14 @@ class GroupSession:
             if name in positions and self._committed.get(name) != positions[name]
         }
         try:
-            self.commit(moved)
+            self.commit(self.of_topics_there(moved))
         except (CommitFailedError, FencedMemberError) as error:
             _logger.warning("offsets were not committed: %s", error)
+
+    def of_topics_there(self, offsets: Offsets) -> Offsets:
+        """Leave out topics that are gone: one of the same name that comes later has other records."""
+        counts = self.member.count_partitions({name.topic for name in offsets})
+        return {name: value for name, value in offsets.items() if name.partition < counts.get(name.topic, 0)}
 
     # --- behind the consumer's back
 
@@ -222,3 +264,4 @@ class GroupSession:
         for task in (self._task, self._heart):
             if task is not None:
                 task.stop()
+        self._tell()
