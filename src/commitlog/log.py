@@ -169,7 +169,7 @@ class CommitLog:
     # --- consumer groups
 
     def groups(self) -> list[str]:
-        """Return the consumer groups that have members, or have committed something."""
+        """Return the consumer groups that have, or had, members, or have committed something."""
         self._check_open()
         return self._groups.names()
 

@@ -93,7 +93,7 @@ class Groups:
     # --- looking
 
     def names(self) -> list[str]:
-        """Return the groups that have members, or have committed something."""
+        """Return the groups that have, or had, members, or have committed something."""
         return sorted(known_groups(self._path) | self._committing())
 
     def _committing(self) -> set[str]:
@@ -219,7 +219,7 @@ class Groups:
     def _named(self, topics: Iterable[str | tuple[str, int]]) -> list[TopicPartition]:
         """Return the partitions that are meant by names of topics, or are named themselves."""
         found: list[TopicPartition] = []
-        for one in topics:
+        for one in [topics] if isinstance(topics, str) else topics:
             if isinstance(one, str):
                 found += [
                     TopicPartition(one, number) for number in range(len(self._log.topic(one).partitions))

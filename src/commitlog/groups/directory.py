@@ -89,10 +89,6 @@ class GroupDirectory:
             self.heartbeats.count_change()
             files.remove(self._path + _STATE)
 
-    def forked(self) -> None:
-        """In a forked child: leave the lock to the parent."""
-        del self.lock
-
 
 def file_name(group_id: str) -> str:
     """Return the name of a group's files; ConfigError if no file can be named so."""
