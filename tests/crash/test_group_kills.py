@@ -352,6 +352,14 @@ def stop_without_locks(process: BaseProcess, path: Path) -> None:
         for name in names:
             held.enter_context(ProcessLock(str(name)))
         send(process, signal.SIGSTOP)
+        # a thread that waits for a lock takes it if it is let go before the signal has come
+        wait_until(lambda: states_of(process) == {"T"})
+
+
+def states_of(process: BaseProcess) -> set[str]:
+    """The states of a process's threads; T is a stopped one."""
+    threads = Path(f"/proc/{process.pid}/task").glob("*/stat")
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in threads}
 
 
 def test_a_member_that_stood_still_is_refused_and_comes_back_as_another(path: Path) -> None:
