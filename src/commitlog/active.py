@@ -290,6 +290,7 @@ class ActivePartition(PartitionReader):
         self._sync_files(*unsynced)
         with contextlib.suppress(OSError, IndexError):  # a full disk must not keep anybody from trimming
             sync_snapshots(self.path)
+            remove_snapshots(snapshots(self.path)[:-1])
 
     def _save_producers(self) -> None:
         """Write a snapshot, so that the batches before it need not be read again; one older is kept."""
@@ -299,7 +300,11 @@ class ActivePartition(PartitionReader):
         self._producers.forget_before(now_ms() - SILENT_MS)
         with contextlib.suppress(OSError):  # it only saves time
             self._producers.save(self.path)
-            remove_snapshots(snapshots(self.path)[:-2])
+            published = self._producers.published
+            if published is None or published.base_offset >= self._start_offset:
+                remove_snapshots(
+                    snapshots(self.path)[:-2]
+                )  # otherwise one of them is synced, and alone tells
 
     # --- rolling
 

@@ -122,9 +122,13 @@ class Producers:
     # --- snapshots
 
     def save(self, directory: str) -> None:
-        """Write a snapshot. Not synced: one that is torn is not believed."""
-        body = b"".join(self._packed())
-        files.write_unsynced(snapshot_path(directory, self.next_offset), _seal(self.next_offset, body))
+        """Write a snapshot. Not synced: one that is torn is not believed.
+
+        One that is there and whole stays as it is: it says the same, and may have been synced.
+        """
+        path = snapshot_path(directory, self.next_offset)
+        if Producers.load(path) is None:
+            files.write_unsynced(path, _seal(self.next_offset, b"".join(self._packed())))
 
     def _packed(self) -> Iterator[bytes]:
         for producer_id, one in self._known.items():

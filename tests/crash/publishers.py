@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -95,15 +96,15 @@ def small_steps() -> None:
 # --- the children
 
 
-def die_at(path: str, window: str, hit: str, shared: str) -> None:
-    """Publish epoch 1, and be killed at a crash window."""
+def die_at(path: str, window: str, hit: str, shared: str, epoch: str) -> None:
+    """Publish an epoch, and be killed at a crash window."""
     import windows
 
     small_steps()
     with commitlog.open(path, shared=shared == "True") as log:
-        staged = stage_all(log, 1)
+        staged = stage_all(log, int(epoch))
         with windows.calling_at(window, lambda: os.kill(os.getpid(), signal.SIGKILL), int(hit)):
-            log.publish("query", 1, staged)
+            log.publish("query", int(epoch), staged)
 
 
 def publish_for_ever(path: str, who: str, last: str) -> None:
@@ -126,6 +127,7 @@ def append_for_ever(path: str) -> None:
                 partition.append(b"other %d" % number)
             if number % 50 == 49:
                 partitions[number % 3].roll()
+            time.sleep(0.0005)  # a file lock is not fair
 
 
 if __name__ == "__main__":

@@ -227,7 +227,9 @@ def test_threads_that_publish_the_same_epoch_publish_it_once(log: CommitLog) -> 
 # --- what is refused, with nothing published
 
 
-def check_refused(log: CommitLog, error: type[Exception], staged: list[StagedFile], match: str | None = None) -> None:
+def check_refused(
+    log: CommitLog, error: type[Exception], staged: list[StagedFile], match: str | None = None
+) -> None:
     with pytest.raises(error, match=match):
         log.publish("query", 0, staged)
     assert log.published("query") is None
