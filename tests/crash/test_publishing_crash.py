@@ -32,7 +32,7 @@ APPENDED = "all appended, still listed -> the next publish() or open() finds not
 PUBLISHED = "published, staged files still there -> remove_leftovers() after a day"
 
 VARIANTS = 20 if SOAK else 3
-SAMPLE = 5_000 if SOAK else 60
+SAMPLE = 5_000 if SOAK else 40
 STEPS = len(PLACES) * FILES * ROWS  # appends of one publication
 WINDOWS = [(COMMITTED, 1), *((PARTLY, hit) for hit in range(1, STEPS + 1)), (APPENDED, 1), (PUBLISHED, 1)]
 SOME_WINDOWS = WINDOWS if SOAK else [WINDOWS[number] for number in (0, 2, 5, 10, STEPS, -2, -1)]
@@ -374,7 +374,7 @@ def test_a_power_cut_does_not_bring_back_what_was_trimmed_of_a_publication(
 
     def check(path: Path, promise: Promise) -> None:
         with commitlog.open(path, shared=shared) as log:
-            for topic, number in PLACES:
+            for topic, number in PLACES[:2]:
                 records = log.topic(topic).partition(number).records()
                 ours = [(one.offset, one.value) for one in records if one.value != b"other"]
                 assert ours in (whole, []), f"{topic}-{number}"

@@ -31,6 +31,7 @@ from commitlog import (
     UnknownPartitionError,
     UnknownTopicError,
     files,
+    publications,
     publishing,
     staging,
 )
@@ -363,6 +364,26 @@ def test_the_next_open_finishes_one_that_failed(
         assert values(again, "u") == [b"u-0"] * 2
         assert staged_names(again) == []
         assert not again.publish("query", 1, [])
+
+
+def test_a_commit_that_its_process_did_not_live_to_sync_is_synced_before_anything_is_appended(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = three(log)
+    log.publish("other", 0, [])
+    commits = log.topic("__publications").partition(0)
+    key, value = publications._to_json(publications.Publication("query", 1, None, tuple(staged)))
+    commits.append(value, key=key)
+    assert commits.durable_offset == 1
+    real = Partition.append_published
+
+    def append(self: Partition, batches: Any) -> range:
+        assert commits.durable_offset == 2
+        return real(self, batches)
+
+    monkeypatch.setattr(Partition, "append_published", append)
+    log.publish("other", 1, [])
+    assert (log.published("query"), values(log, "u")) == (1, [b"u-0"] * 2)
 
 
 def test_calling_again_after_a_failure_finishes_it(log: CommitLog) -> None:
