@@ -24,11 +24,12 @@ LAYERS = [
     "errors", "record", "config", "codec", "columns", "files", "lock", "format", "reserved", "ones",
     "checking", "encode", "batch", "arrow", "index", "index_builder", "state", "handles", "segment",
     "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention", "keymap", "merge",
-    "compaction", "latest", "reader", "producers", "active", "writer", "compacting", "partition", "read_only",
-    "shared", "partitioner", "topic", "catalog", "topics", "background", "cleaner", "housekeeping",
-    "meter", "quota", "delivery", "lane", "producer", "fetching", "positions", "groups", "groups.assignors",
-    "groups.state", "groups.heartbeats", "groups.directory", "groups.offsets", "groups.member",
-    "groups.session", "groups.admin", "consumer", "log", "__init__",
+    "compaction", "latest", "reader", "producers", "active", "writer", "compacting", "partition",
+    "read_only", "shared", "partitioner", "topic", "catalog", "topics", "staging", "publications",
+    "publishing", "background", "cleaner", "housekeeping", "meter", "quota", "delivery", "lane",
+    "producer", "fetching", "positions", "groups", "groups.assignors", "groups.state", "groups.heartbeats",
+    "groups.directory", "groups.offsets", "groups.member", "groups.session", "groups.admin", "consumer",
+    "log", "__init__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "arrow"

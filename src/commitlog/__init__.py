@@ -52,6 +52,7 @@ from commitlog.errors import (
     RecordTooLargeError,
     TopicExistsError,
     TornTailError,
+    UnfinishedPublicationError,
     UnknownGroupError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -75,6 +76,7 @@ from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.recovery import RecoveryReport
 from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
 from commitlog.segment import Segment
+from commitlog.staging import StagedFile, StagingWriter
 from commitlog.topic import Topic
 
 __version__ = "0.1.0"
@@ -160,6 +162,8 @@ __all__ = [
     "RepairReport",
     "Salvage",
     "Segment",
+    "StagedFile",
+    "StagingWriter",
     "Subscription",
     "TimeIndex",
     "Topic",
@@ -167,6 +171,7 @@ __all__ = [
     "TopicExistsError",
     "TopicPartition",
     "TornTailError",
+    "UnfinishedPublicationError",
     "UnknownGroupError",
     "UnknownPartitionError",
     "UnknownTopicError",

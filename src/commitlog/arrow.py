@@ -20,6 +20,7 @@ from commitlog.columns import (
 )
 from commitlog.encode import NO_STRINGS, Columns, EncodedBatch, HeaderColumns, Rules, assemble
 from commitlog.errors import InvalidRecordError, MissingDependencyError
+from commitlog.format import NO_PRODUCER
 
 try:
     import pyarrow as pa
@@ -166,26 +167,49 @@ def _plain(name: str, column: tuple[Any, ...]) -> Any:
 _APPENDED = {"timestamp", "key", "value", "headers"}
 
 
-def to_batches(data: pa.RecordBatch | pa.Table, rules: Rules, now_ms: int) -> list[EncodedBatch]:
-    """Encode Arrow data, one stored batch for each of its chunks."""
-    if not isinstance(data, pa.RecordBatch | pa.Table):
-        raise TypeError(f"append_arrow takes a pyarrow RecordBatch or Table, not {type(data).__name__}")
-    names = data.schema.names
+def to_batches(
+    data: pa.RecordBatch | pa.Table,
+    rules: Rules,
+    now_ms: int,
+    producer: tuple[int, int, int] = NO_PRODUCER,
+) -> list[EncodedBatch]:
+    """Encode Arrow data, one stored batch for each of its chunks; a producer's sequence runs through them."""
+    chunks, names = record_batches(data), data.schema.names
     if "value" not in names or not _APPENDED.issuperset(names) or len(set(names)) < len(names):
         reason = f"columns must be value and optionally key, timestamp, headers; there are {names}"
         raise InvalidRecordError(0, reason)
-    first_row = 0
+    producer_id, epoch, sequence = producer
+    first_row = max(sequence, 0)
     encoded = []
-    for chunk in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
+    for chunk in chunks:
         if chunk.num_rows:
             by_name = dict(zip(names, chunk.columns, strict=True))
-            encoded.append(_encode_chunk(by_name, chunk.num_rows, first_row, rules, now_ms))
+            if producer != NO_PRODUCER:
+                producer = producer_id, epoch, first_row
+            encoded.append(_encode_chunk(by_name, chunk.num_rows, first_row, rules, now_ms, producer))
         first_row += chunk.num_rows
     return encoded
 
 
+def record_batches(data: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
+    """Return the chunks of Arrow data."""
+    if not isinstance(data, pa.RecordBatch | pa.Table):
+        raise TypeError(f"a pyarrow RecordBatch or Table is wanted, not {type(data).__name__}")
+    return [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
+
+
+def put_together(batches: list[pa.RecordBatch]) -> pa.RecordBatch | pa.Table:
+    """Return batches of one schema as one chunk; one by itself is not copied."""
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks()
+
+
 def _encode_chunk(
-    by_name: dict[str, pa.Array], count: int, first_row: int, rules: Rules, now_ms: int
+    by_name: dict[str, pa.Array],
+    count: int,
+    first_row: int,
+    rules: Rules,
+    now_ms: int,
+    producer: tuple[int, int, int],
 ) -> EncodedBatch:
     keys, times, headers = by_name.get("key"), by_name.get("timestamp"), by_name.get("headers")
     timestamps: Int64s | int = now_ms
@@ -198,7 +222,7 @@ def _encode_chunk(
     )
     rules.check_keys(columns.keys, count, first_row)
     rules.check_sizes(columns, count, first_row)
-    return assemble(columns, count, timestamps, rules.flags)
+    return assemble(columns, count, timestamps, rules.flags, producer=producer)
 
 
 def _timestamps(column: pa.Array, first_row: int) -> Int64s:
@@ -250,6 +274,12 @@ def _pack_strings(column: pa.Array, first_row: int, what: str) -> BytesColumn:
     if column.null_count == 0:
         return BytesColumn(lengths, NO_NULLS, b"", data)
     return _with_nulls(column, lengths, data, what, first_row)
+
+
+def byte_strings(column: pa.Array | pa.ChunkedArray) -> list[bytes | None]:
+    """Return a binary or string column as Python objects."""
+    strings: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    return strings
 
 
 def _is_view(kind: pa.DataType) -> bool:

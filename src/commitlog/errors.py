@@ -135,6 +135,15 @@ class ProducerFencedError(CommitLogError):
     template = "{0}: producer {1} has epoch {2}, but epoch {3} has written since"
 
 
+class UnfinishedPublicationError(CommitLogError):
+    """A publication is committed, but not all of it is appended: the next publish() or open() goes on.
+
+    ``UnfinishedPublicationError(txn_id, epoch, cause)``
+    """
+
+    template = "epoch {1} of {0!r} is committed, but not all of it is appended yet ({2}); publish again"
+
+
 class BufferFullError(CommitLogError, TimeoutError):
     """Records wait for a sync that does not come: ``BufferFullError(buffer_memory, max_block_ms)``."""
 

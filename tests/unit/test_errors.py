@@ -26,6 +26,7 @@ EXAMPLES = [
     errors.PartitionFailedError("orders-0", "[Errno 5] Input/output error"),
     errors.OutOfOrderSequenceError("orders-0", 4_711, 12, 7),
     errors.ProducerFencedError("orders-0", 4_711, 0, 1),
+    errors.UnfinishedPublicationError("query", 7, "no room"),
     errors.BufferFullError(33_554_432, 60_000),
     errors.DeliveryTimeoutError("orders", 5),
     errors.NotAssignedError("orders", 0),
