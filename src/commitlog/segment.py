@@ -48,6 +48,14 @@ class _Indexes(NamedTuple):
     times: TimeIndex
 
 
+class Place(NamedTuple):
+    """A batch: the offsets it takes, and its position."""
+
+    offset: int
+    next_offset: int
+    position: int
+
+
 class _Window(NamedTuple):
     """Bytes [shift, shift + limit) of the file."""
 
@@ -165,6 +173,25 @@ class Segment:
         """Return the position of the first batch that ends after `offset`; size_bytes if there is none."""
         located = self._locate(offset)
         return self.size_bytes if located is None else located[0]
+
+    def batch_at(self, offset: int) -> Place | None:
+        """Return where the batch stands that holds `offset`; None if there is none."""
+        located = self._locate(offset) if self.size_bytes else None
+        if located is None:
+            return None
+        position, (buffer, shift, _) = located
+        base_offset, next_offset, _ = peek(buffer, position - shift, self.path, shift)
+        return Place(base_offset, next_offset, position)
+
+    def batch_before(self, position: int) -> Place:
+        """Return where the last batch stands that starts at or before `position`."""
+        found = Place(self.base_offset, self.base_offset, 0)
+        entry = self._open_indexes().offsets.lookup_position(position)
+        for place, header in self.headers(entry.position if self._confirms(entry) else 0):
+            if place > position:
+                break
+            found = Place(header.base_offset, header.next_offset, place)
+        return found
 
     @property
     def next_offset(self) -> int:
