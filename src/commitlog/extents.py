@@ -9,14 +9,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
+from commitlog.format import BatchHeader
 from commitlog.segment import Segment
 
 
 def batch_start(segments: Sequence[Segment], offset: int) -> int:
     """Return the base_offset of the stored batch that holds `offset`; `offset` itself if none does."""
-    number = _segment_of(segments, offset)
-    found = segments[number].batch_at(offset)
-    return offset if found is None else found.offset
+    found = _header_of(segments, offset)
+    return offset if found is None else found.base_offset
 
 
 def bytes_between(segments: Sequence[Segment], start: int, end: int) -> int:
@@ -34,15 +34,26 @@ def offset_after_bytes(segments: Sequence[Segment], start: int, end: int, max_by
     if target >= sums[-1]:
         return end
     number = bisect_right(sums, target) - 1
-    stop = segments[number].batch_before(target - sums[number]).offset
+    segment, limit = segments[number], target - sums[number]
+    stop = segment.base_offset
+    for position, header in segment.headers(segment.start_before(limit)):
+        if position > limit:
+            break
+        stop = header.base_offset
     if stop <= start:
-        first = segments[_segment_of(segments, start)].batch_at(start)
+        first = _header_of(segments, start)
         stop = end if first is None else first.next_offset
     return min(stop, end)
 
 
 def _segment_of(segments: Sequence[Segment], offset: int) -> int:
     return max(bisect_right([segment.base_offset for segment in segments], offset) - 1, 0)
+
+
+def _header_of(segments: Sequence[Segment], offset: int) -> BatchHeader | None:
+    segment = segments[_segment_of(segments, offset)]
+    headers = (header for _, header in segment.headers(segment.start_for(offset)))
+    return next((header for header in headers if header.next_offset > offset), None)
 
 
 def _place(segments: Sequence[Segment], offset: int) -> int:

@@ -48,14 +48,6 @@ class _Indexes(NamedTuple):
     times: TimeIndex
 
 
-class Place(NamedTuple):
-    """A batch: the offsets it takes, and its position."""
-
-    offset: int
-    next_offset: int
-    position: int
-
-
 class _Window(NamedTuple):
     """Bytes [shift, shift + limit) of the file."""
 
@@ -174,25 +166,6 @@ class Segment:
         located = self._locate(offset)
         return self.size_bytes if located is None else located[0]
 
-    def batch_at(self, offset: int) -> Place | None:
-        """Return where the batch stands that holds `offset`; None if there is none."""
-        located = self._locate(offset) if self.size_bytes else None
-        if located is None:
-            return None
-        position, (buffer, shift, _) = located
-        base_offset, next_offset, _ = peek(buffer, position - shift, self.path, shift)
-        return Place(base_offset, next_offset, position)
-
-    def batch_before(self, position: int) -> Place:
-        """Return where the last batch stands that starts at or before `position`."""
-        found = Place(self.base_offset, self.base_offset, 0)
-        entry = self._open_indexes().offsets.lookup_position(position)
-        for place, header in self.headers(entry.position if self._confirms(entry) else 0):
-            if place > position:
-                break
-            found = Place(header.base_offset, header.next_offset, place)
-        return found
-
     @property
     def next_offset(self) -> int:
         """The offset after the last batch of a sealed segment."""
@@ -238,6 +211,11 @@ class Segment:
             if self._confirms(entry):
                 return entry.position
         return 0
+
+    def start_before(self, position: int) -> int:
+        """Return the position of a batch at or before `position`."""
+        entry = self._open_indexes().offsets.lookup_position(position)
+        return entry.position if self._confirms(entry) else 0
 
     def _confirms(self, entry: IndexEntry) -> bool:
         """Say whether an index entry is true; a derived file may hold nonsense after a power cut."""

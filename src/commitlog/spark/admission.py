@@ -17,8 +17,9 @@ def shares(limit: int, lags: Mapping[TopicPartition, int]) -> dict[TopicPartitio
     """Split a limit in proportion to lags. Who lags at all gets at least 1, so that nobody starves."""
     left, total = limit, sum(lags.values())
     found: dict[TopicPartition, int] = {}
-    for name, lag in sorted(lags.items(), key=lambda item: (item[1], item[0])):  # the smallest first: what
-        if lag > 0:  # rounding takes from them goes to the largest
+    # the smallest first: what rounding takes from them goes to the largest
+    for name, lag in sorted(lags.items(), key=lambda item: (item[1], item[0])):
+        if lag > 0:
             found[name] = min(max(left * lag // total, 1), lag)
             left, total = max(left - found[name], 0), total - lag
     return found
@@ -33,12 +34,11 @@ class Admission:
         self._triggered_at = float("-inf")  # the first batch never waits, as with Kafka's connector
 
     def must_wait(self, start: Offsets, end: Offsets) -> bool:
-        """Say whether there is too little for a batch, for minOffsetsPerTrigger, and maxTriggerDelay not over."""
-        least = self._options.min_offsets_per_trigger
-        now = self._clock()
-        if least is not None and now - self._triggered_at < self._options.max_trigger_delay:
-            if sum(_lags(start, end).values()) < least:
-                return True
+        """Say whether there is less than minOffsetsPerTrigger, and maxTriggerDelay is not over."""
+        least, now = self._options.min_offsets_per_trigger or 0, self._clock()
+        over = now - self._triggered_at >= self._options.max_trigger_delay
+        if not over and sum(_lags(start, end).values()) < least:
+            return True
         self._triggered_at = now
         return False
 

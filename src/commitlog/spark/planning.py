@@ -46,7 +46,7 @@ def lost(options: ReadOptions, where: object, what: str) -> None:
 
 
 def subscribed(log: CommitLog, options: ReadOptions, *, all_there: bool = True) -> list[TopicPartition]:
-    """Return the partitions that the options name, in order; with `all_there`, each one named must be there."""
+    """Return the partitions that the options name, in order; with `all_there`, each of them must be there."""
     known = log.topics()
     if options.assign is not None:
         topics = sorted({name.topic for name in options.assign})

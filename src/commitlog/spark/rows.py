@@ -122,11 +122,11 @@ def _together(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    rows = batch.num_rows
-    pieces = max(-(-rows // MOST_ROWS), min(-(-batch.nbytes // MOST_BYTES), rows))
-    if pieces <= 1:
+    rows, size = batch.num_rows, batch.nbytes
+    most = MOST_ROWS if size <= MOST_BYTES else max(min(MOST_ROWS, rows * MOST_BYTES // size), 1)
+    if rows <= most:
         yield batch
         return
-    step = -(-rows // pieces)
+    step = -(-rows // -(-rows // most))  # even slices
     for start in range(0, rows, step):
         yield batch.slice(start, step)
