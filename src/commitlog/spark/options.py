@@ -20,7 +20,7 @@ from commitlog.spark.parsing import LATEST
 _log = logging.getLogger("commitlog.spark")
 
 _READERS: dict[str, Callable[[str, str], Any]] = {
-    "path": lambda name, text: text,
+    "path": lambda name, text: text.removeprefix("file://").removeprefix("file:"),
     "subscribe": parsing.words,
     "subscribePattern": parsing.pattern,
     "assign": parsing.assigned,
@@ -50,7 +50,7 @@ _NOT_NEEDED = (
     "kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix", "consumer.cache.", "producer.cache.",
     "partition.metadata.", "kerberos",
 )  # fmt: skip
-_SPARKS_OWN = ("serialization.format", "provider", "header")  # it adds some of its own for tables
+_SPARKS_OWN = ("location", "provider", "serialization.format")  # what it adds for a table
 
 
 def check_names(given: Mapping[str, str], known: Iterable[str]) -> None:

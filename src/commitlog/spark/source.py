@@ -25,6 +25,11 @@ class Slice(InputPartition):  # type: ignore[misc]
         self.ranges = ranges
 
 
+def slices(tasks: list[tuple[Range, ...]]) -> list[Slice]:
+    """Return tasks for Spark; one that reads nothing if there are none, or Spark makes one of its own."""
+    return [Slice(ranges) for ranges in tasks or [()]]
+
+
 def schema_of(options: Mapping[str, str]) -> StructType:
     """Return the columns that a query without a schema gets."""
     return full_schema(headers=ReadOptions.of(options).include_headers)
@@ -49,7 +54,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[Slice]:
         """Return what each task reads."""
-        return [Slice(ranges) for ranges in plan(self._options)]
+        return slices(plan(self._options))
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
         """Read a slice, in a worker process."""

@@ -25,7 +25,7 @@ from commitlog.spark.planning import (
     stream_ranges,
     subscribed,
 )
-from commitlog.spark.source import Slice
+from commitlog.spark.source import Slice, slices
 from commitlog.spark.worker import open_log, read_ranges
 
 try:
@@ -142,8 +142,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         log = open_log(self._options.path)
         ranges = cut(log, self._options, stream_ranges(log, self._options, load(start), self._position))
         if self._options.min_partitions or self._options.max_records_per_partition:
-            return [Slice((one,)) for one in ranges]
-        return [Slice(some) for some in grouped(ranges)]
+            return slices([(one,) for one in ranges])
+        return slices(grouped(ranges))
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
         """Read a slice, in a worker process."""
