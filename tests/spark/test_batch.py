@@ -91,12 +91,8 @@ def test_subscriptions_and_bounds_reach_the_query(
     }
     assert set(offsets(read(spark, log_path, subscribe="orders"))) == {zero, one}
     assert set(offsets(read(spark, log_path, subscribePattern="b.*"))) == {bills}
-    found = offsets(
-        read(
-            spark, log_path,
-            assign={"orders": [0]}, startingOffsets={"orders": {"0": 13}}, endingOffsets={"orders": {"0": 57}},
-        )
-    )  # fmt: skip
+    bounds = {"startingOffsets": {"orders": {"0": 13}}, "endingOffsets": {"orders": {"0": 57}}}
+    found = offsets(read(spark, log_path, assign={"orders": [0]}, **bounds))
     assert found == {zero: list(range(13, 57))}
     found = offsets(
         read(

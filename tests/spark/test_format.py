@@ -79,10 +79,6 @@ def test_a_path_that_only_the_driver_sees_is_told_with_the_host(
 # --- map_arrow
 
 
-def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield pa.record_batch({"n": [sum(batch.num_rows for batch in batches)]})
-
-
 def test_a_function_sees_the_logs_batches_in_the_executor(
     spark: SparkSession, topic: Topic, log_path: Path
 ) -> None:
@@ -101,6 +97,9 @@ def test_it_takes_the_options_of_a_batch_query(
 ) -> None:
     log.create_topic("u").append_many([b"v"] * 7)
     path = str(log_path)
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"n": [sum(batch.num_rows for batch in batches)]})
 
     def counts(topics: Any, **options: Any) -> list[int]:
         return [row.n for row in map_arrow(spark, path, topics, count, "n BIGINT", **options).collect()]

@@ -182,8 +182,8 @@ def test_new_partitions_and_topics_are_picked_up(
 def test_lag_is_reported_to_spark(spark: SparkSession, run: Run, topic: Topic, log_path: Path) -> None:
     frame = stream(spark, log_path, startingOffsets="earliest", maxOffsetsPerTrigger="150")
     (source,) = run.available(frame).recentProgress[0]["sources"]
-    assert source["endOffset"] == {"t": {"0": 75, "1": 75}}
-    assert source["latestOffset"] == {"t": {"0": 100, "1": 100}}
+    assert json.loads(source["endOffset"]) == {"t": {"0": 75, "1": 75}}
+    assert json.loads(source["latestOffset"]) == {"t": {"0": 100, "1": 100}}
 
 
 def test_progress_shows_as_a_consumer_group(

@@ -11,15 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from helpers import decoded, encoded
 from pyspark.sql.types import StructType
 
 import commitlog
-from commitlog import CommitLog, DataLossError, Partition, PathNotMountedError
+from commitlog import CommitLog, DataLossError, Partition, PathNotMountedError, TopicConfig
 from commitlog.spark import worker
 from commitlog.spark.columns import Field, fields_of, full_schema
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range
-from commitlog.spark.rows import MOST_BYTES, MOST_ROWS, even, schema_of
+from commitlog.spark.rows import MOST_BYTES, MOST_ROWS, grouped, schema_of, sliced
 
 ALL = fields_of(full_schema(headers=True))
 T = "t"
@@ -121,22 +122,24 @@ def test_a_schema_of_other_columns_or_types_is_refused() -> None:
 # --- sizes
 
 
-def numbers(count: int, size: int = 8) -> Any:
-    return pa.record_batch({"n": pa.array([bytes(size)] * count)})
-
-
 def test_small_batches_are_put_together_and_large_ones_cut() -> None:
-    sizes = [1, 5, 100_000, 10, 3_000, 3_000, 3_000, 10_000, 1]
-    found = [batch.num_rows for batch in even(map(numbers, sizes))]
-    assert found == [6, *[14_286] * 6, 14_284, 9_010, 10_000, 1]
-    assert sum(found) == sum(sizes)
+    batches = [
+        decoded(encoded([b"v"] * size)) for size in (1, 5, 100_000, 10, 3_000, 3_000, 3_000, 10_000, 1)
+    ]
+    sizes = [[len(batch) for batch in group] for group in grouped(batches)]
+    assert sizes == [[1, 5], [100_000], [10, 3_000, 3_000, 3_000], [10_000], [1]]
+    whole = pa.record_batch({"n": range(100_000)})
+    assert [batch.num_rows for batch in sliced(whole)] == [*[14_286] * 6, 14_284]
+    assert pa.Table.from_batches(sliced(whole)).equals(pa.Table.from_batches([whole]))
 
 
 def test_no_batch_has_more_bytes_than_the_jvm_should_hold_at_once() -> None:
-    large = [numbers(5, 3 << 20), numbers(5_000, 10_000), numbers(1, 20 << 20)]
-    found = list(even(large))
-    assert sum(batch.num_rows for batch in found) == 5_006
-    assert all(batch.nbytes <= MOST_BYTES * 1.01 or batch.num_rows == 1 for batch in found)
+    for count, size in [(5, 3 << 20), (5_000, 10_000), (1, 20 << 20), (20_000, 100)]:
+        found = list(sliced(pa.record_batch({"n": pa.array([bytes(size)] * count)})))
+        assert sum(batch.num_rows for batch in found) == count
+        assert all(batch.nbytes <= MOST_BYTES * 1.01 or batch.num_rows == 1 for batch in found)
+    large = [decoded(encoded([bytes(1 << 20)] * 3, config=TopicConfig(compression_type="zstd")))] * 9
+    assert [len(group) for group in grouped(large)] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("count", [1, 10, 1_000, 10_000, 50_000])

@@ -50,14 +50,18 @@ _NOT_NEEDED = (
     "kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix", "consumer.cache.", "producer.cache.",
     "partition.metadata.", "kerberos",
 )  # fmt: skip
-_SPARKS_OWN = ("location", "provider", "serialization.format")  # what it adds for a table
+# What Spark adds to the options of a table; "option." stands before each of those that were given.
+_SPARKS_OWN = (
+    "collation", "comment", "external", "is_managed_location", "location", "option.", "owner", "provider",
+    "serialization.format",
+)  # fmt: skip
 
 
 def check_names(given: Mapping[str, str], known: Iterable[str]) -> None:
     """Refuse an option that does not exist; ConfigError says which one may have been meant."""
     names = {name.lower(): name for name in known}
     for name, value in given.items():
-        if name.lower() in names or name.lower() in _SPARKS_OWN:
+        if name.lower() in names or name.lower().startswith(_SPARKS_OWN):
             continue
         if name.lower().startswith(_NOT_NEEDED):
             _log.warning("option %s is Kafka's and has no effect here", name)
