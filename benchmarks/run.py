@@ -22,6 +22,7 @@ import growth
 import limits
 import numpy
 import pyarrow
+import spark_read
 from bench import Bench
 from report import Group, Report, machine
 
@@ -42,6 +43,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group]]] = {
     "latency": clients.latency,
     "compaction": compaction.compaction,
     "compaction_memory": compaction.compaction_memory,
+    "spark_read": spark_read.spark_read,
 }
 
 
