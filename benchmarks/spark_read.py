@@ -139,9 +139,7 @@ def micro_batches(bench: Bench, spark: Any, log: Path) -> Group:
     }
     own = taken["rate-micro-batch"]
     lines = [Line(name, one, "ms", one / own) for name, one in taken.items()]
-    note = (
-        f"Median of {MICRO_BATCHES} triggers of {MICRO_ROWS} rows to nowhere; most is the checkpoint."
-    )
+    note = f"Median of {MICRO_BATCHES} triggers of {MICRO_ROWS} rows to nowhere; most is the checkpoint."
     return Group("spark_read", "Spark: a micro-batch", lines, note)
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 import commitlog
 from commitlog import CommitLog, Topic
 
+from .conftest import VERSION
 from .queries import offsets, read, refusal
 
 
@@ -128,9 +129,10 @@ def test_tasks_are_as_many_as_asked_for_and_keep_the_order(
 
 def test_a_dataframe_is_a_snapshot(spark: SparkSession, orders: Topic, log_path: Path) -> None:
     frame = read(spark, log_path)
-    assert frame.count() == 150
+    assert len(frame.collect()) == 150
     orders.append_many([b"late"] * 10)
-    assert frame.count() == 150
+    assert len(frame.collect()) == 150
+    assert frame.count() == (150 if VERSION >= (4, 1) else 160)
     assert read(spark, log_path).count() == 160
 
 
@@ -226,12 +228,15 @@ def test_the_log_is_read_while_another_process_writes_it_or_none_does(
         assert read(spark, log_path).count() == 100 * number
 
 
-def test_sql_reads_a_log(spark: SparkSession, orders: Topic, log_path: Path) -> None:
+def test_sql_reads_a_log_through_a_view_but_not_through_a_table(
+    spark: SparkSession, orders: Topic, log_path: Path
+) -> None:
     spark.sql(f"CREATE TEMPORARY VIEW o USING commitlog OPTIONS (path '{log_path}', subscribe 'orders')")
     spark.sql(f"CREATE TABLE stored USING commitlog OPTIONS (path '{log_path}', startingOffsets 'earliest')")
     try:
         assert spark.sql("SELECT count(*), max(offset) FROM o WHERE partition = 0").first() == (100, 99)
-        assert spark.sql("SELECT count(*) FROM stored").first() == (150,)
+        said = refusal(lambda: spark.sql("SELECT count(*) FROM stored").collect())
+        assert "Spark loses the options of CREATE TABLE" in said
     finally:
         spark.sql("DROP TABLE stored")
         spark.catalog.dropTempView("o")

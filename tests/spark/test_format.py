@@ -72,7 +72,7 @@ def test_a_path_that_only_the_driver_sees_is_told_with_the_host(
     log.close()
     log_path.rename(log_path.with_name("moved"))
     assert f"PathNotMountedError: {log_path} cannot be read on host {os.uname().nodename}" in refusal(
-        frame.count
+        frame.collect
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from helpers import wait_until
 from pyspark.sql import DataFrame, SparkSession
@@ -15,9 +14,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from commitlog import CommitLog, Topic
 
+from .conftest import VERSION
 from .queries import refusal, stream
 
-VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 needs_admission = pytest.mark.skipif(VERSION < (4, 2), reason="Spark tells sources of triggers from 4.2 on")
 
 

@@ -22,9 +22,7 @@ def refused(**given: str) -> str:
 
 def test_only_a_path_is_needed() -> None:
     assert options() == ReadOptions("/data/log")
-    with pytest.raises(
-        ConfigError, match=r'path = None: must be the log\'s directory, as in .load\("/data/log"\)'
-    ):
+    with pytest.raises(ConfigError, match=r"path = None: must be the log's directory, as in .load"):
         ReadOptions.of({})
 
 

@@ -19,6 +19,7 @@ from commitlog.errors import MissingDependencyError
 try:
     import pyarrow  # noqa: F401
     import pyspark.sql.datasource  # noqa: F401
+    from pyspark.errors import AnalysisException
 except ImportError as missing:
     raise MissingDependencyError("commitlog.spark", "commitlog[spark]") from missing
 
@@ -45,7 +46,11 @@ def register(spark: SparkSession) -> None:
         context = getattr(spark, "sparkContext", None)
         if context is not None:  # it has looked already
             context.pythonExec = sys.executable
-    spark.dataSource.register(DefaultSource)
+    try:
+        spark.dataSource.register(DefaultSource)
+    except AnalysisException as problem:
+        if problem.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark 4.0 found it by itself
+            raise
 
 
 __all__ = ["CONF", "find_java", "map_arrow", "register", "use_java"]

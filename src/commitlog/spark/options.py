@@ -73,6 +73,12 @@ def check_names(given: Mapping[str, str], known: Iterable[str]) -> None:
         raise ConfigError(name, value, f"no such option; {meant}")
 
 
+_NO_PATH = (
+    'must be the log\'s directory, as in .load("/data/log"); '
+    "Spark loses the options of CREATE TABLE, those of CREATE TEMPORARY VIEW it keeps"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Where a query starts or ends: an offset or a timestamp, everywhere or by partition.
@@ -124,9 +130,7 @@ class ReadOptions:
             if name.lower() in given
         }
         if not found.get("path"):
-            raise ConfigError(
-                "path", found.get("path"), 'must be the log\'s directory, as in .load("/data/log")'
-            )
+            raise ConfigError("path", found.get("path"), _NO_PATH)
         chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in found]
         if len(chosen) > 1:
             raise ConfigError(chosen[1], given[chosen[1].lower()], f"must not be given beside {chosen[0]}")
