@@ -62,9 +62,13 @@ def from_batch(batch: RecordBatch, columns: Sequence[str] | None = None) -> pa.R
 
 
 def _from_batch(batch: RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    names = schema.names
+    return pa.RecordBatch.from_arrays(arrays(batch, schema.names), schema=schema)
+
+
+def arrays(batch: RecordBatch, names: Sequence[str]) -> list[pa.Array]:
+    """Return columns of a batch, by their names in SCHEMA, without a schema around them."""
     body = batch.body_with_ends() if "value" in names else batch.body
-    return pa.RecordBatch.from_arrays([_column(batch, body, name) for name in names], schema=schema)
+    return [_column(batch, body, name) for name in names]
 
 
 def _column(batch: RecordBatch, body: Body, name: str) -> pa.Array:
@@ -325,4 +329,4 @@ def _pack_headers(column: pa.Array, first_row: int) -> HeaderColumns | None:
     return HeaderColumns(narrow(counts), _pack_strings(names, first_row, "header key"), contents)
 
 
-__all__ = ["SCHEMA", "from_batch", "pairs", "schema_of", "stream", "table", "to_batches"]
+__all__ = ["SCHEMA", "arrays", "from_batch", "pairs", "schema_of", "stream", "table", "to_batches"]

@@ -267,6 +267,18 @@ class CorruptionError(CommitLogError):
         return str(self.args[2])
 
 
+class DataLossError(CommitLogError):
+    """A query is to read records that are not there any more: ``DataLossError(where, what)``."""
+
+    template = "{0}: {1}; with failOnDataLoss = false the query goes on with what is there"
+
+
+class PathNotMountedError(CommitLogError):
+    """A worker of a cluster does not see the log: ``PathNotMountedError(path, host, cause)``."""
+
+    template = "{0} cannot be read on host {1} ({2}); it must be mounted at that path on all hosts"
+
+
 class TornTailError(CommitLogError):
     """An unfinished append at the end, met in recovery mode "absolute".
 

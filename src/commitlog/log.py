@@ -219,6 +219,14 @@ class CommitLog:
         self._check_open()
         return self._groups.reset(group_id, to, **how)
 
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note how far a group without members is, as it stands: describe_group() shows the lag then.
+
+        For a program that keeps track of its own progress elsewhere, such as Spark in its checkpoint.
+        """
+        self._check_open()
+        self._groups.commit(group_id, offsets)
+
     def delete_group(self, group_id: str) -> None:
         """Forget a group without members, and what it has committed."""
         self._check_open()

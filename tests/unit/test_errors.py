@@ -42,6 +42,8 @@ EXAMPLES = [
     errors.NotALogError("/data/photos", "it has no commitlog.json"),
     errors.UnsupportedFormatError("/data/log", 9, 1),
     errors.CorruptionError("/data/log/orders-0/00000000000000000000.log", 4_242, "no batch starts here"),
+    errors.DataLossError("orders-0", "offsets [0, 100) were removed"),
+    errors.PathNotMountedError("/data/log", "worker7", "it does not exist"),
     errors.TornTailError("/data/log/orders-0/00000000000000000000.log", 4_242, 17),
     errors.DiskFullError("/data/log/orders-0/00000000000000000000.log", "No space left on device"),
 ]
