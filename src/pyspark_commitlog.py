@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from commitlog.spark.sink import BatchWriter, _StreamWriter
     from commitlog.spark.source import BatchReader
     from commitlog.spark.stream import StreamReader
 
@@ -41,3 +42,15 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from commitlog.spark.stream import StreamReader
 
         return StreamReader(schema, self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return what writes a batch query; whatever forbids it is told here, before it runs."""
+        from commitlog.spark.sink import BatchWriter
+
+        return BatchWriter(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> _StreamWriter:  # noqa: N802
+        """Return what writes a streaming query."""
+        from commitlog.spark.sink import StreamWriter
+
+        return StreamWriter(schema, self.options, overwrite)

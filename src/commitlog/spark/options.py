@@ -20,7 +20,7 @@ from commitlog.spark.parsing import LATEST
 _log = logging.getLogger("commitlog.spark")
 
 _READERS: dict[str, Callable[[str, str], Any]] = {
-    "path": lambda name, text: text.removeprefix("file://").removeprefix("file:"),
+    "path": lambda name, text: log_path(text),
     "subscribe": parsing.words,
     "subscribePattern": parsing.pattern,
     "assign": parsing.assigned,
@@ -79,6 +79,13 @@ _NO_PATH = (
 )
 
 
+def log_path(given: str | None) -> str:
+    """Return the log's directory; ConfigError if there is none."""
+    if not given:
+        raise ConfigError("path", given, _NO_PATH)
+    return given.removeprefix("file://").removeprefix("file:")
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Where a query starts or ends: an offset or a timestamp, everywhere or by partition.
@@ -129,8 +136,7 @@ class ReadOptions:
             for name, read in _READERS.items()
             if name.lower() in given
         }
-        if not found.get("path"):
-            raise ConfigError("path", found.get("path"), _NO_PATH)
+        log_path(found.get("path"))
         chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in found]
         if len(chosen) > 1:
             raise ConfigError(chosen[1], given[chosen[1].lower()], f"must not be given beside {chosen[0]}")

@@ -40,6 +40,13 @@ def positive(name: str, text: str) -> int:
     return number
 
 
+def count(name: str, text: str) -> int:
+    """Read an integer, 0 or above."""
+    if not text.strip().isdecimal():
+        raise ConfigError(name, text, "must be an integer, 0 or above")
+    return int(text)
+
+
 def words(name: str, text: str) -> tuple[str, ...]:
     """Read names with commas between them."""
     found = [word.strip() for word in text.split(",")]

@@ -61,6 +61,20 @@ def forget_log(path: str) -> None:
         os.close(handle.directory)
 
 
+def log_here(path: str) -> CommitLog:
+    """Return the log in a task; PathNotMountedError, with the host's name, where it cannot be read."""
+    try:
+        return open_log(path)
+    except (NotALogError, OSError) as problem:
+        raise not_mounted(path, problem) from None
+
+
+def not_mounted(path: str, problem: NotALogError | OSError) -> PathNotMountedError:
+    """Return what to raise where a host does not see the log."""
+    cause = problem.args[1] if isinstance(problem, NotALogError) else str(problem)
+    return PathNotMountedError(path, socket.gethostname(), cause)
+
+
 def _is_there(path: str, handle: _Handle) -> bool:
     """Say whether the directory is still the one that was opened."""
     try:
@@ -130,5 +144,4 @@ def _partition(options: ReadOptions, wanted: Range) -> PartitionReader:
             partition = find(open_log(options.path), name)
         return partition
     except (NotALogError, OSError) as problem:
-        cause = problem.args[1] if isinstance(problem, NotALogError) else str(problem)
-        raise PathNotMountedError(options.path, socket.gethostname(), cause) from None
+        raise not_mounted(options.path, problem) from None
