@@ -38,11 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two task slots; the format is found by itself, nothing is registered."""
+    """A session with two task slots that tries each task twice; the format is found by itself."""
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     place = str(tmp_path_factory.mktemp("warehouse"))
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.warehouse.dir", place)
+    builder = SparkSession.builder.master("local[2,2]").config("spark.sql.warehouse.dir", place)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
