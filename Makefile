@@ -8,6 +8,7 @@ READY := $(VENV)/.ready
 
 demo: $(READY)
 	$(BIN)/python examples/quickstart.py
+	$(BIN)/python examples/spark_pipeline/run.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
