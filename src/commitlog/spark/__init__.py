@@ -1,9 +1,10 @@
-"""Spark reads a log as the format "commitlog": batch and streaming, as Arrow, with no broker.
+"""Spark reads and writes a log as the format "commitlog": batch and streaming, as Arrow, with no broker.
 
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.config(map=commitlog.spark.CONF).getOrCreate()
 frame = spark.read.format("commitlog").option("subscribe", "orders").load("/data/log")
+frame.write.format("commitlog").mode("append").option("topic", "copy").save("/data/log")  # exactly once
 
 Needs the extra `spark`. The format is found without register() where the package is installed.
 """
@@ -24,6 +25,7 @@ except ImportError as missing:
     raise MissingDependencyError("commitlog.spark", "commitlog[spark]") from missing
 
 from commitlog.spark.java import find_java, use_java
+from commitlog.spark.jobs import compact, export, verify
 from commitlog.spark.mapping import map_arrow
 
 if TYPE_CHECKING:
@@ -53,4 +55,4 @@ def register(spark: SparkSession) -> None:
             raise
 
 
-__all__ = ["CONF", "find_java", "map_arrow", "register", "use_java"]
+__all__ = ["CONF", "compact", "export", "find_java", "map_arrow", "register", "use_java", "verify"]
