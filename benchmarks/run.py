@@ -24,6 +24,7 @@ import numpy
 import producing
 import pyarrow
 import spark_read
+import spark_write
 from bench import Bench
 from report import Group, Report, machine
 
@@ -46,6 +47,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group]]] = {
     "compaction": compaction.compaction,
     "compaction_memory": compaction.compaction_memory,
     "spark_read": spark_read.spark_read,
+    "spark_write": spark_write.spark_write,
 }
 
 
