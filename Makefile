@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench soak clean
+.PHONY: demo test check bench soak test-spark-versions clean
 
 demo: $(READY)
 	$(BIN)/python examples/quickstart.py
+	$(BIN)/python examples/spark_pipeline/run.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -24,6 +25,15 @@ bench: $(READY)
 soak: $(READY)
 	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash tests/property tests/integration
 
+# One version after another, each in an environment of its own.
+test-spark-versions:
+	@for version in 4.0 4.1 4.2 4.3; do $(MAKE) --no-print-directory test-spark-$$version || exit 1; done
+
+test-spark-%:
+	@test -x .venv-spark-$*/bin/python || $(PYTHON) -m venv .venv-spark-$*
+	.venv-spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' 'pyspark~=$*.0'
+	.venv-spark-$*/bin/python -m pytest tests/spark
+
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "commitlog needs Python 3.11 or newer; say which one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -32,4 +42,4 @@ $(READY): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-spark-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,6 +23,8 @@ import limits
 import numpy
 import producing
 import pyarrow
+import spark_read
+import spark_write
 from bench import Bench
 from report import Group, Report, machine
 
@@ -44,6 +46,8 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group]]] = {
     "latency": clients.latency,
     "compaction": compaction.compaction,
     "compaction_memory": compaction.compaction_memory,
+    "spark_read": spark_read.spark_read,
+    "spark_write": spark_write.spark_write,
 }
 
 

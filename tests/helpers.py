@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commitlog import CommitLog, Partition, Record, RecordBatch, TopicConfig, files, segment_writer
+from commitlog import (
+    CommitLog,
+    Partition,
+    Record,
+    RecordBatch,
+    StagedFile,
+    TopicConfig,
+    files,
+    segment_writer,
+)
 from commitlog.columns import CONSTANT, DTYPES, U32, IntColumn, narrow, pack_bytes
 from commitlog.encode import NO_STRINGS, Columns, EncodedBatch, Rules, assemble, encode
 from commitlog.segment import segment_path
@@ -124,6 +133,15 @@ def fill(partition: Partition, count: int, size: int = 20) -> list[Record]:
     for number in range(first, first + count):
         partition.append(b"%0*d" % (size, number), key=b"k%d" % (number % 3), timestamp=1_000 + number)
     return list(partition.records(first))
+
+
+def stage(log: CommitLog, topic: str, partition: int, values: Sequence[bytes], **columns: Any) -> StagedFile:
+    """Stage one batch; pyarrow is an extra, so it is imported here."""
+    import pyarrow as pa
+
+    with log.stage(topic, partition) as writer:
+        writer.append(pa.table({"value": pa.array(values, pa.binary()), **columns}))
+        return writer.finish()
 
 
 class Clock:

@@ -22,13 +22,17 @@ FOLDERS = {f"commitlog.{path.parent.name}" for path in SOURCE.glob("*/__init__.p
 # Imports point down this list: a module may import only modules that stand before it.
 LAYERS = [
     "errors", "record", "config", "codec", "columns", "files", "lock", "format", "reserved", "ones",
-    "checking", "encode", "batch", "arrow", "index", "index_builder", "state", "handles", "segment",
-    "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention", "keymap", "merge",
-    "compaction", "latest", "reader", "producers", "active", "writer", "compacting", "partition", "read_only",
-    "shared", "partitioner", "topic", "catalog", "topics", "background", "cleaner", "housekeeping",
-    "meter", "quota", "delivery", "lane", "producer", "fetching", "positions", "groups", "groups.assignors",
-    "groups.state", "groups.heartbeats", "groups.directory", "groups.offsets", "groups.member",
-    "groups.session", "groups.admin", "consumer", "log", "__init__",
+    "checking", "encode", "batch", "arrow", "joining", "index", "index_builder", "state", "handles",
+    "segment", "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention", "keymap",
+    "merge", "compaction", "latest", "extents", "reader", "producers", "active", "writer", "compacting",
+    "partition", "read_only", "shared", "partitioner", "topic", "catalog", "topics", "staging",
+    "publications", "publishing", "background", "cleaner", "housekeeping", "meter", "quota", "delivery",
+    "lane", "producer", "fetching", "positions", "groups", "groups.assignors", "groups.state",
+    "groups.heartbeats", "groups.directory", "groups.offsets", "groups.member", "groups.session",
+    "groups.admin", "consumer", "log", "__init__",
+    "spark.parsing", "spark.options", "spark.planning", "spark.admission", "spark.columns", "spark.rows",
+    "spark.worker", "spark.source", "spark.stream", "spark.mapping", "spark.write_options", "spark.task",
+    "spark.from_rows", "spark.sink", "spark.progress", "spark.jobs", "spark.java", "spark",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "arrow"

@@ -29,6 +29,7 @@ from commitlog.errors import (
     CommitLogError,
     ConfigError,
     CorruptionError,
+    DataLossError,
     DeliveryTimeoutError,
     DeserializationError,
     DiskFullError,
@@ -46,12 +47,14 @@ from commitlog.errors import (
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     PartitionFailedError,
+    PathNotMountedError,
     ProducerFencedError,
     ReadOnlyError,
     RebalanceInProgressError,
     RecordTooLargeError,
     TopicExistsError,
     TornTailError,
+    UnfinishedPublicationError,
     UnknownGroupError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -75,6 +78,7 @@ from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.recovery import RecoveryReport
 from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
 from commitlog.segment import Segment
+from commitlog.staging import StagedFile, StagingWriter
 from commitlog.topic import Topic
 
 __version__ = "0.1.0"
@@ -113,6 +117,7 @@ __all__ = [
     "ConsumerRecord",
     "CorruptionError",
     "Damage",
+    "DataLossError",
     "DeliveryTimeoutError",
     "DeserializationError",
     "DiskFullError",
@@ -144,6 +149,7 @@ __all__ = [
     "PartitionDescription",
     "PartitionFailedError",
     "Partitioner",
+    "PathNotMountedError",
     "Producer",
     "ProducerConfig",
     "ProducerFencedError",
@@ -160,6 +166,8 @@ __all__ = [
     "RepairReport",
     "Salvage",
     "Segment",
+    "StagedFile",
+    "StagingWriter",
     "Subscription",
     "TimeIndex",
     "Topic",
@@ -167,6 +175,7 @@ __all__ = [
     "TopicExistsError",
     "TopicPartition",
     "TornTailError",
+    "UnfinishedPublicationError",
     "UnknownGroupError",
     "UnknownPartitionError",
     "UnknownTopicError",

@@ -22,7 +22,14 @@ from commitlog.errors import (
 )
 from commitlog.handles import HandleCache
 from commitlog.lock import ProcessLock
-from commitlog.producers import SILENT_MS, Producers, remove_snapshots, restored, snapshots
+from commitlog.producers import (
+    SILENT_MS,
+    Producers,
+    remove_snapshots,
+    restored,
+    snapshots,
+    sync_snapshots,
+)
 from commitlog.reader import Layout, PartitionReader
 from commitlog.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.segment import Segment
@@ -64,6 +71,7 @@ class ActivePartition(PartitionReader):
         self._name_changes, self._names_synced = 1, 0  # the directory needs a sync while they differ
         self._trash = Trash()
         self._producers = Producers()
+        self._tells_of_producers = False  # whether the page surely does
         if found.has_producers:
             self._restore_producers()
         self._writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
@@ -259,6 +267,31 @@ class ActivePartition(PartitionReader):
         if len(self._producers):
             self._page.publish_producers()
 
+    def _tell_of_producers(self) -> None:
+        """Make it durable that batches name their producer, before the first one does: or a power cut could
+        leave the batch, and nobody who looks for it.
+        """
+        with self._sync_lock:
+            self._check_writable()
+            self._page.publish_producers()
+            self._sync_page()
+            self._tells_of_producers = True
+
+    def _keep_published(self, offset: int) -> None:
+        """Make durable what is known of the last publication, if its batch goes with all that is below
+        `offset`: it may not be finished, and who finishes it must not begin anew. With `_sync_lock` held.
+        """
+        with self._lock:
+            published = self._producers.published
+            if published is None or published.base_offset >= offset:
+                return
+            self._save_producers()
+            unsynced = self._take_unsynced()  # a snapshot of more than the log holds is not believed
+        self._sync_files(*unsynced)
+        with contextlib.suppress(OSError, IndexError):  # a full disk must not keep anybody from trimming
+            sync_snapshots(self.path)
+            remove_snapshots(snapshots(self.path)[:-1])
+
     def _save_producers(self) -> None:
         """Write a snapshot, so that the batches before it need not be read again; one older is kept."""
         if len(self._producers) == 0:
@@ -267,7 +300,11 @@ class ActivePartition(PartitionReader):
         self._producers.forget_before(now_ms() - SILENT_MS)
         with contextlib.suppress(OSError):  # it only saves time
             self._producers.save(self.path)
-            remove_snapshots(snapshots(self.path)[:-2])
+            published = self._producers.published
+            if published is None or published.base_offset >= self._start_offset:
+                remove_snapshots(
+                    snapshots(self.path)[:-2]
+                )  # otherwise one of them is synced, and alone tells
 
     # --- rolling
 

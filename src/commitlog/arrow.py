@@ -20,6 +20,7 @@ from commitlog.columns import (
 )
 from commitlog.encode import NO_STRINGS, Columns, EncodedBatch, HeaderColumns, Rules, assemble
 from commitlog.errors import InvalidRecordError, MissingDependencyError
+from commitlog.format import NO_PRODUCER
 
 try:
     import pyarrow as pa
@@ -61,9 +62,13 @@ def from_batch(batch: RecordBatch, columns: Sequence[str] | None = None) -> pa.R
 
 
 def _from_batch(batch: RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    names = schema.names
+    return pa.RecordBatch.from_arrays(arrays(batch, schema.names), schema=schema)
+
+
+def arrays(batch: RecordBatch, names: Sequence[str]) -> list[pa.Array]:
+    """Return columns of a batch, by their names in SCHEMA, without a schema around them."""
     body = batch.body_with_ends() if "value" in names else batch.body
-    return pa.RecordBatch.from_arrays([_column(batch, body, name) for name in names], schema=schema)
+    return [_column(batch, body, name) for name in names]
 
 
 def _column(batch: RecordBatch, body: Body, name: str) -> pa.Array:
@@ -166,26 +171,49 @@ def _plain(name: str, column: tuple[Any, ...]) -> Any:
 _APPENDED = {"timestamp", "key", "value", "headers"}
 
 
-def to_batches(data: pa.RecordBatch | pa.Table, rules: Rules, now_ms: int) -> list[EncodedBatch]:
-    """Encode Arrow data, one stored batch for each of its chunks."""
-    if not isinstance(data, pa.RecordBatch | pa.Table):
-        raise TypeError(f"append_arrow takes a pyarrow RecordBatch or Table, not {type(data).__name__}")
-    names = data.schema.names
+def to_batches(
+    data: pa.RecordBatch | pa.Table,
+    rules: Rules,
+    now_ms: int,
+    producer: tuple[int, int, int] = NO_PRODUCER,
+) -> list[EncodedBatch]:
+    """Encode Arrow data, one stored batch for each of its chunks; a producer's sequence runs through them."""
+    chunks, names = record_batches(data), data.schema.names
     if "value" not in names or not _APPENDED.issuperset(names) or len(set(names)) < len(names):
         reason = f"columns must be value and optionally key, timestamp, headers; there are {names}"
         raise InvalidRecordError(0, reason)
-    first_row = 0
+    producer_id, epoch, sequence = producer
+    first_row = max(sequence, 0)
     encoded = []
-    for chunk in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
+    for chunk in chunks:
         if chunk.num_rows:
             by_name = dict(zip(names, chunk.columns, strict=True))
-            encoded.append(_encode_chunk(by_name, chunk.num_rows, first_row, rules, now_ms))
+            if producer != NO_PRODUCER:
+                producer = producer_id, epoch, first_row
+            encoded.append(_encode_chunk(by_name, chunk.num_rows, first_row, rules, now_ms, producer))
         first_row += chunk.num_rows
     return encoded
 
 
+def record_batches(data: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
+    """Return the chunks of Arrow data."""
+    if not isinstance(data, pa.RecordBatch | pa.Table):
+        raise TypeError(f"a pyarrow RecordBatch or Table is wanted, not {type(data).__name__}")
+    return [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
+
+
+def put_together(batches: list[pa.RecordBatch]) -> pa.RecordBatch | pa.Table:
+    """Return batches of one schema as one chunk; one by itself is not copied."""
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks()
+
+
 def _encode_chunk(
-    by_name: dict[str, pa.Array], count: int, first_row: int, rules: Rules, now_ms: int
+    by_name: dict[str, pa.Array],
+    count: int,
+    first_row: int,
+    rules: Rules,
+    now_ms: int,
+    producer: tuple[int, int, int],
 ) -> EncodedBatch:
     keys, times, headers = by_name.get("key"), by_name.get("timestamp"), by_name.get("headers")
     timestamps: Int64s | int = now_ms
@@ -198,7 +226,7 @@ def _encode_chunk(
     )
     rules.check_keys(columns.keys, count, first_row)
     rules.check_sizes(columns, count, first_row)
-    return assemble(columns, count, timestamps, rules.flags)
+    return assemble(columns, count, timestamps, rules.flags, producer=producer)
 
 
 def _timestamps(column: pa.Array, first_row: int) -> Int64s:
@@ -252,6 +280,12 @@ def _pack_strings(column: pa.Array, first_row: int, what: str) -> BytesColumn:
     return _with_nulls(column, lengths, data, what, first_row)
 
 
+def byte_strings(column: pa.Array | pa.ChunkedArray) -> list[bytes | None]:
+    """Return a binary or string column as Python objects."""
+    strings: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    return strings
+
+
 def _is_view(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary_view(kind) or pa.types.is_string_view(kind))
 
@@ -295,4 +329,4 @@ def _pack_headers(column: pa.Array, first_row: int) -> HeaderColumns | None:
     return HeaderColumns(narrow(counts), _pack_strings(names, first_row, "header key"), contents)
 
 
-__all__ = ["SCHEMA", "from_batch", "pairs", "schema_of", "stream", "table", "to_batches"]
+__all__ = ["SCHEMA", "arrays", "from_batch", "pairs", "schema_of", "stream", "table", "to_batches"]

@@ -31,7 +31,8 @@ from commitlog.lock import NAME as LOCK_NAME
 from commitlog.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
 
 FORMAT = 1
-INTERNAL = ("__consumer_offsets",)  # topics of our own; several processes write them, however the log is open
+# topics of our own; several processes write them, however the log is open
+INTERNAL = ("__consumer_offsets", "__publications")
 _ABOUT, _TOPICS, _CLEAN, _NEW = "commitlog.json", "topics", "clean-shutdown", "new" + TEMPORARY_SUFFIX
 _NEW_INTERNAL = "internal" + TEMPORARY_SUFFIX
 _JSON, _GONE = ".json", ".gone"  # a topic, and one that is being deleted: of one length, as names may be long

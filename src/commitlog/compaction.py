@@ -22,7 +22,7 @@ from commitlog.batch import RecordBatch
 from commitlog.columns import NO_NULLS, Int64s
 from commitlog.config import TopicConfig
 from commitlog.encode import EncodedBatch
-from commitlog.format import NO_PRODUCER
+from commitlog.format import NO_PRODUCER, PUBLISHED, BatchHeader
 from commitlog.keymap import KeyMap
 from commitlog.merge import BatchMerger
 from commitlog.segment import Segment
@@ -196,7 +196,7 @@ class Pass:
         keys: list[bytes] = []
         offsets: list[Int64s] = []
         for batch, _ in self._batches(self._work.segments, self._work.first_dirty):
-            self._last_of_producer[batch.header.producer_id] = batch.header.base_offset
+            self._last_of_producer[_sender(batch.header)] = batch.header.base_offset
             part = batch.slice(self._work.first_dirty, self._work.end)
             rows = _keyed_rows(part)
             found = part.keys()
@@ -269,18 +269,21 @@ class Pass:
             self.records_before += len(batch)
             self.records_after += len(verdict.rows)
             self.tombstones_removed += verdict.expired
-            if len(verdict.rows) == 0 and not self._is_last_of_its_producer(batch):
+            last = self._is_last_of_its_producer(batch)
+            # that a batch was published matters only until the next one is
+            producer = batch.header.producer if last or not batch.header.is_published else NO_PRODUCER
+            if len(verdict.rows) == 0 and not last:
                 group.merger.skip(batch)
-            elif verdict.stays_as_it_is(batch) and _is_fit_to_copy(batch):
-                group.copy(batch)
+            elif verdict.stays_as_it_is(batch) and (len(batch) >= _COPY_ROWS or producer != NO_PRODUCER):
+                group.copy(batch)  # it need not be put together with others
             else:
-                group.merger.keep(batch, verdict.rows, verdict.delete_horizon)
+                group.merger.keep(batch, verdict.rows, verdict.delete_horizon, producer)
             group.next_offset = batch.next_offset
 
     def _is_last_of_its_producer(self, batch: RecordBatch) -> bool:
         """Say whether a producer's sequence would be forgotten with this batch."""
         header = batch.header
-        last = self._last_of_producer.get(header.producer_id, header.base_offset)
+        last = self._last_of_producer.get(_sender(header), header.base_offset)
         return header.producer != NO_PRODUCER and header.base_offset >= last
 
     def _judge(self, batch: RecordBatch) -> _Verdict:
@@ -375,9 +378,9 @@ class _Verdict(NamedTuple):
         return len(self.rows) == len(batch) and self.delete_horizon == batch.delete_horizon
 
 
-def _is_fit_to_copy(batch: RecordBatch) -> bool:
-    """Say whether a batch need not be put together with others."""
-    return len(batch) >= _COPY_ROWS or batch.header.producer != NO_PRODUCER
+def _sender(header: BatchHeader) -> int:
+    """Return what stands for a batch's producer: publications are all one, for only the last one matters."""
+    return PUBLISHED if header.is_published else header.producer_id
 
 
 def _keyed_rows(batch: RecordBatch) -> Int64s | None:

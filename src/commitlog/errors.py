@@ -135,6 +135,15 @@ class ProducerFencedError(CommitLogError):
     template = "{0}: producer {1} has epoch {2}, but epoch {3} has written since"
 
 
+class UnfinishedPublicationError(CommitLogError):
+    """A publication is committed, but not all of it is appended: the next publish() or open() goes on.
+
+    ``UnfinishedPublicationError(txn_id, epoch, cause)``
+    """
+
+    template = "epoch {1} of {0!r} is committed, but not all of it is appended yet ({2}); publish again"
+
+
 class BufferFullError(CommitLogError, TimeoutError):
     """Records wait for a sync that does not come: ``BufferFullError(buffer_memory, max_block_ms)``."""
 
@@ -256,6 +265,18 @@ class CorruptionError(CommitLogError):
     def reason(self) -> str:
         """What is wrong there."""
         return str(self.args[2])
+
+
+class DataLossError(CommitLogError):
+    """A query is to read records that are not there any more: ``DataLossError(where, what)``."""
+
+    template = "{0}: {1}; with failOnDataLoss = false the query goes on with what is there"
+
+
+class PathNotMountedError(CommitLogError):
+    """A worker of a cluster does not see the log: ``PathNotMountedError(path, host, cause)``."""
+
+    template = "{0} cannot be read on host {1} ({2}); it must be mounted at that path on all hosts"
 
 
 class TornTailError(CommitLogError):

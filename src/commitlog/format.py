@@ -45,6 +45,7 @@ HEADER_BYTES = HEADER.size
 MAGIC_BYTES, MAGIC_POSITION = MAGIC.to_bytes(4, "little"), STAMP.size  # for finding a batch after damage
 SMALLEST_BATCH_BYTES = HEADER.size + DESCRIPTOR.size
 NO_PRODUCER = (-1, -1, -1)  # producer_id, producer_epoch, base_sequence
+PUBLISHED = -2  # a producer_epoch: the batch was staged elsewhere, and producer_id names the staged file
 
 
 class BatchHeader(NamedTuple):
@@ -73,6 +74,11 @@ class BatchHeader(NamedTuple):
     def producer(self) -> tuple[int, int, int]:
         """Who wrote it: producer_id, producer_epoch, base_sequence; NO_PRODUCER if nobody said."""
         return self.producer_id, self.producer_epoch, self.base_sequence
+
+    @property
+    def is_published(self) -> bool:
+        """Whether it was staged elsewhere and published."""
+        return self.producer_epoch == PUBLISHED
 
     @property
     def compression_type(self) -> str:

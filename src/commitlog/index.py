@@ -253,6 +253,11 @@ class OffsetIndex(Index):
         number = bisect_right(self._cells, (relative << 32) | _LOW, 0, count)
         return self[number - 1] if number else IndexEntry(self.base_offset, 0)
 
+    def lookup_position(self, position: int) -> IndexEntry:
+        """Return the greatest entry at or before `position`, or the segment's start if there is none."""
+        number = bisect_right(self._cells, position, 0, len(self), key=lambda cell: cell & _LOW)
+        return self[number - 1] if number else IndexEntry(self.base_offset, 0)
+
     def append(self, offset: int, position: int) -> None:
         """Add an entry; its offset and position must lie after the last one's."""
         self._push(offset, position)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from commitlog.catalog import Catalog
@@ -22,9 +22,11 @@ from commitlog.lock import LogLock
 from commitlog.meter import Throttle
 from commitlog.partition import Partition
 from commitlog.producer import Producer
+from commitlog.publishing import Publisher
 from commitlog.quota import Quota, Quotas
 from commitlog.record import TopicPartition
 from commitlog.recovery import RecoveryReport
+from commitlog.staging import StagedFile, StagingWriter
 from commitlog.topic import Topic
 from commitlog.topics import Mode, TopicSet, abandon
 
@@ -33,7 +35,7 @@ _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
 class CommitLog:
     """Topics in a directory. In mode "w" this process is their only writer, unless it shares them with
-    others; in mode "r" it writes nothing but the offsets of consumer groups, and what quotas count.
+    others; in mode "r" it writes nothing but offsets of consumer groups, what quotas count and staged files.
 
     Use it as a context manager, or call close(): a log that was not closed is checked at the next open.
     """
@@ -53,6 +55,7 @@ class CommitLog:
         self._topics.wake_flusher_with(self._housekeeper.wake)
         self._groups = Groups(path, self, self._topics.counts, self._open_offsets)
         self._quotas = Quotas(path)
+        self._publisher = Publisher(path, self._topics, salvage=config.recovery_mode == "salvage")
         self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
 
     @classmethod
@@ -86,6 +89,7 @@ class CommitLog:
         try:
             log._topics.load()
             lock.ready(shared=shared)
+            log._publisher.finish_left()
             _open_logs.add(log)
             log._housekeeper.start()
         except BaseException:
@@ -166,6 +170,31 @@ class CommitLog:
                 raise
         return consumer
 
+    # --- publishing what was written elsewhere
+
+    def stage(self, topic: str, partition: int) -> StagingWriter:
+        """Return a writer of records that publish() will append; any process may, also in mode "r"."""
+        self._check_open()
+        found = self._topics.find(topic)
+        found.partition(partition)
+        return StagingWriter(self.path, topic, partition, found.config)
+
+    def publish(self, txn_id: str, epoch: int, staged: Sequence[StagedFile]) -> bool:
+        """Append staged files to their partitions, all or nothing and once, as an epoch of a transaction.
+
+        It is durable when this returns. False if that epoch, or a later one, was published before: then the
+        files are just removed. UnfinishedPublicationError tells that it is committed, but not all there yet:
+        the next publish() or open() goes on. After another error it is not published; after a
+        PartitionFailedError, open the log again to know.
+        """
+        self._check_writable()
+        return self._publisher.publish(txn_id, epoch, staged)
+
+    def published(self, txn_id: str) -> int | None:
+        """Return the last epoch of a transaction that is published, all of it; None if none is."""
+        self._check_open()
+        return self._publisher.published(txn_id)
+
     # --- consumer groups
 
     def groups(self) -> list[str]:
@@ -189,6 +218,14 @@ class CommitLog:
         """
         self._check_open()
         return self._groups.reset(group_id, to, **how)
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note how far a group without members is, as it stands: describe_group() shows the lag then.
+
+        For a program that keeps track of its own progress elsewhere, such as Spark in its checkpoint.
+        """
+        self._check_open()
+        self._groups.commit(group_id, offsets)
 
     def delete_group(self, group_id: str) -> None:
         """Forget a group without members, and what it has committed."""

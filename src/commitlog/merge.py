@@ -57,12 +57,18 @@ class BatchMerger:
         """Take a batch of which nothing stays."""
         self._room_for(batch, None).extend(batch)
 
-    def keep(self, batch: RecordBatch, rows: Int64s, delete_horizon: int | None) -> None:
-        """Take these rows of a batch."""
+    def keep(
+        self,
+        batch: RecordBatch,
+        rows: Int64s,
+        delete_horizon: int | None,
+        producer: tuple[int, int, int],
+    ) -> None:
+        """Take these rows of a batch, as those of `producer`."""
         header = batch.header
         codec_id = header.flags & CODEC_MASK or self._codec_id
-        kind = (header.flags & LOG_APPEND_TIME | codec_id, delete_horizon, header.producer)
-        alone = header.producer != NO_PRODUCER
+        kind = (header.flags & LOG_APPEND_TIME | codec_id, delete_horizon, producer)
+        alone = producer != NO_PRODUCER
         if alone:
             self.write_out()
         pending = self._room_for(batch, kind)

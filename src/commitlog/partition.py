@@ -78,6 +78,7 @@ class Partition(CompactingPartition):
                     self._trim_to(offset)
 
     def _trim_to(self, offset: int) -> None:
+        self._keep_published(offset)
         self._page.publish_start(offset)
         self._sync_page()
         # crash: segments below start_offset are still there -> open() removes them

@@ -1,7 +1,8 @@
 """What a partition remembers of those who write to it, so that a batch that is sent again is not there twice.
 
 A producer numbers its records, partition by partition, from 0: the sequence. Of each producer the last
-batches are kept, as Kafka does it. All of it is derived: the numbers stand in the batches' headers, and a
+batches are kept, as Kafka does it. Of all that was staged elsewhere and published here it is the last batch:
+publications come one after another. All of it is derived: the numbers stand in the batches' headers, and a
 `.snapshot` beside a segment only saves reading the headers before it.
 """
 
@@ -17,7 +18,7 @@ from crc32c import crc32c
 
 from commitlog import files
 from commitlog.errors import OutOfOrderSequenceError, ProducerFencedError
-from commitlog.format import BatchHeader
+from commitlog.format import PUBLISHED, BatchHeader
 from commitlog.segment import Segment
 
 SUFFIX = ".snapshot"
@@ -35,6 +36,14 @@ class SentBatch(NamedTuple):
     last_sequence: int
     base_offset: int
     timestamp: int
+
+
+class Published(NamedTuple):
+    """How far a staged file was published: the sequence that comes next, and where the last batch lies."""
+
+    file_id: int
+    next_sequence: int
+    base_offset: int
 
 
 class _Producer:
@@ -58,10 +67,11 @@ class Producers:
 
     def __init__(self) -> None:
         self._known: dict[int, _Producer] = {}
+        self.published: Published | None = None  # the last one
         self.next_offset = 0
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._known) + (self.published is not None)
 
     def find(self, producer: tuple[int, int, int], count: int, name: str) -> int | None:
         """Return the base_offset of a batch that is here already; None for one that is to be appended.
@@ -88,6 +98,9 @@ class Producers:
     def note(self, producer: tuple[int, int, int], span: int, base_offset: int, timestamp: int) -> None:
         """Remember a batch that was appended."""
         producer_id, epoch, sequence = producer
+        if epoch == PUBLISHED:
+            self.published = Published(producer_id, sequence + span, base_offset)
+            return
         known = self._known.get(producer_id)
         if known is None or known.epoch != epoch:
             known = self._known[producer_id] = _Producer(epoch)
@@ -109,15 +122,23 @@ class Producers:
     # --- snapshots
 
     def save(self, directory: str) -> None:
-        """Write a snapshot. Not synced: one that is torn is not believed."""
-        body = b"".join(self._packed())
-        files.write_unsynced(snapshot_path(directory, self.next_offset), _seal(self.next_offset, body))
+        """Write a snapshot. Not synced: one that is torn is not believed.
+
+        One that is there and whole stays as it is: it says the same, and may have been synced.
+        """
+        path = snapshot_path(directory, self.next_offset)
+        if Producers.load(path) is None:
+            files.write_unsynced(path, _seal(self.next_offset, b"".join(self._packed())))
 
     def _packed(self) -> Iterator[bytes]:
         for producer_id, one in self._known.items():
             yield _PRODUCER.pack(producer_id, one.epoch, len(one.batches))
             for batch in one.batches:
                 yield _BATCH.pack(*batch)
+        if self.published is not None:
+            file_id, next_sequence, base_offset = self.published
+            yield _PRODUCER.pack(file_id, PUBLISHED, 1)
+            yield _BATCH.pack(next_sequence - 1, next_sequence - 1, base_offset, 0)
 
     @classmethod
     def load(cls, path: str) -> Producers | None:
@@ -143,10 +164,17 @@ class Producers:
         while place < len(body):
             producer_id, epoch, count = _PRODUCER.unpack_from(body, place)
             place += _PRODUCER.size
-            known = self._known[producer_id] = _Producer(epoch)
-            for _ in range(count):
-                known.batches.append(SentBatch(*_BATCH.unpack_from(body, place)))
-                place += _BATCH.size
+            batches = [
+                SentBatch(*_BATCH.unpack_from(body, place + number * _BATCH.size)) for number in range(count)
+            ]
+            place += count * _BATCH.size
+            if epoch == PUBLISHED:
+                self.published = Published(
+                    producer_id, batches[-1].last_sequence + 1, batches[-1].base_offset
+                )
+            else:
+                self._known[producer_id] = _Producer(epoch)
+                self._known[producer_id].batches = batches
 
 
 def _seal(offset: int, body: bytes) -> bytes:
@@ -179,6 +207,16 @@ def snapshots(directory: str) -> list[str]:
     """Return the snapshots of a partition, the oldest first."""
     names = [name for name in os.listdir(directory) if name.endswith(SUFFIX)]
     return [os.path.join(directory, name) for name in sorted(names)]
+
+
+def sync_snapshots(directory: str) -> None:
+    """Make the newest snapshot durable."""
+    fd = os.open(snapshots(directory)[-1], os.O_RDONLY)
+    try:
+        files.sync_data(fd)
+    finally:
+        os.close(fd)
+    files.sync_directory(directory)
 
 
 def remove_snapshots(paths: Iterable[str]) -> None:

@@ -77,23 +77,23 @@ class ReadOnlyPartition(PartitionReader):
                 self._page = StatePage.open(self.path)
             page = self._page
             # a writer that is still opening the log is none to follow, but moves the page once it appends
-            moved = page is not None and (self._known is None or _moving(page) != self._settled_at)
+            moved = page is not None and _told(page) != self._settled_at
             if moved and self._has_writer():
                 if self._known is not None:
                     self._known = self._known._replace(generation=_TO_BE_LISTED)
-                self._settled = None
+                self._settled = self._settled_at = None
                 return page
-            if self._settled is None:
+            if self._settled is None or moved:  # a writer may have come and gone since
                 self._settle(page)
             return page if self._settled is None else None
 
     def _settle(self, page: StatePage | None) -> None:
-        self._settled_at = _moving(page) if page else None
-        known = page.checkpoint if page else None
+        known, told = (page.checkpoint, _told(page)) if page else (None, None)
         recovery = Recovery(self.path, self.name, known, self.config, self._cache)
         found = recovery.run(clean=self._is_clean(), mode="cut", read_only=True)
-        self._known = Layout.of(found.segments, 0 if page is None else page.generation)
+        self._replace_layout(Layout.of(found.segments, 0 if told is None else told[0]))
         self._settled = (found.start_offset, found.next_offset, found.durable_offset)
+        self._settled_at = told
 
     def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
         """Without a writer to follow, a missing file may be what a writer that now recovers has replaced."""
@@ -113,11 +113,18 @@ class ReadOnlyPartition(PartitionReader):
             return self._known
         with self._lock:
             if self._known is None or self._known.generation != page.generation:
-                self._known = self._listed(page)
+                self._replace_layout(self._listed(page))
+            assert self._known is not None
             last = self._known.segments[-1]
             if page.base_offset == last.base_offset:
                 last.size_bytes = max(last.size_bytes, page.end_position)
             return self._known
+
+    def _replace_layout(self, layout: Layout) -> None:
+        """Go on with other segments; a map of one that was removed would keep its blocks on the disk."""
+        before, self._known = self._known, layout
+        for segment in before.segments if before else ():
+            self._cache.forget(segment)
 
     def _listed(self, page: StatePage) -> Layout:
         """List the segments when no change is under way."""
@@ -193,6 +200,11 @@ class ReadOnlyPartition(PartitionReader):
             time.sleep(look_again_after(waited))
         return True
 
+    @property
+    def replaced(self) -> bool:
+        """Whether the topic was deleted, and made again under the same name."""
+        return self._page is not None and self._page.inode != StatePage.inode_in(self.path)
+
     def forked(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.RLock()
@@ -214,7 +226,8 @@ class ReadOnlyPartition(PartitionReader):
     )
 
 
-def _moving(page: StatePage) -> tuple[int, int]:
+def _told(page: StatePage) -> tuple[int, int]:
+    """Return what changes in a page when somebody writes."""
     return page.generation, page.next_offset
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
+from commitlog import extents
 from commitlog.batch import RecordBatch
 from commitlog.errors import (
     ClosedError,
@@ -30,6 +31,7 @@ CHANGE_SECONDS = 5.0  # how long a reader waits for a writer in the middle of ch
 
 
 Piece = TypeVar("Piece")
+Answer = TypeVar("Answer")
 ReadSegment = Callable[
     [Segment, int, int], Iterator[tuple[Piece, int]]
 ]  # pieces of [start, end), and their ends
@@ -194,14 +196,7 @@ class PartitionReader:
 
     def offset_for_timestamp(self, timestamp: int) -> int | None:
         """Return the first offset whose record is as late as `timestamp`; None if there is none."""
-        self._check_open()
-        deadline: float | None = None
-        while True:
-            layout = self._layout()
-            try:
-                return self._first_as_late(layout.segments, timestamp)
-            except (FileNotFoundError, CorruptionError) as problem:
-                deadline = self._wait_for_change(layout, problem, deadline)
+        return self._ask(lambda segments: self._first_as_late(segments, timestamp))
 
     def _first_as_late(self, segments: Sequence[Segment], timestamp: int) -> int | None:
         end = self.high_watermark
@@ -216,6 +211,30 @@ class PartitionReader:
                 if len(late):
                     return int(part.offsets[late[0]])
         return None
+
+    def batch_start(self, offset: int) -> int:
+        """Return the first offset of the stored batch that holds `offset`: a good place to cut a range."""
+        return self._ask(lambda segments: extents.batch_start(segments, offset))
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """Return the size on disk of [start, end), as far as that is whole stored batches; none is read."""
+        return self._ask(lambda segments: extents.bytes_between(segments, start, end))
+
+    def offset_after_bytes(self, start: int, max_bytes: int) -> int:
+        """Return the end of the stored batches from `start` on that fit in `max_bytes`: of one at least."""
+        end = self.high_watermark
+        return self._ask(lambda segments: extents.offset_after_bytes(segments, start, end, max_bytes))
+
+    def _ask(self, question: Callable[[Sequence[Segment]], Answer]) -> Answer:
+        """Ask something about the segments, again where they were replaced meanwhile."""
+        self._check_open()
+        deadline: float | None = None
+        while True:
+            layout = self._layout()
+            try:
+                return question(layout.segments)
+            except (FileNotFoundError, CorruptionError) as problem:
+                deadline = self._wait_for_change(layout, problem, deadline)
 
     def verify(self) -> VerifyReport:
         """Read everything and list what is damaged."""

@@ -219,6 +219,11 @@ class Segment:
                 return entry.position
         return 0
 
+    def start_before(self, position: int) -> int:
+        """Return the position of a batch at or before `position`."""
+        entry = self._open_indexes().offsets.lookup_position(position)
+        return entry.position if self._confirms(entry) else 0
+
     def _confirms(self, entry: IndexEntry) -> bool:
         """Say whether an index entry is true; a derived file may hold nonsense after a power cut."""
         if entry.position == 0:

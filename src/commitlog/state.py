@@ -47,10 +47,11 @@ class Checkpoint(NamedTuple):
 class StatePage:
     """start_offset <= durable_offset <= next_offset; generation grows when the set of segments changes."""
 
-    __slots__ = ("_map", "_sequence", "_words")
+    __slots__ = ("_map", "_sequence", "_words", "inode")
 
-    def __init__(self, view: mmap.mmap) -> None:
+    def __init__(self, view: mmap.mmap, inode: int | None = None) -> None:
         self._map = view
+        self.inode = inode  # of a page that is only read: as long as it is mapped, no other file gets it
         self._words = memoryview(view).cast("q")
         self._sequence = max((sequence for sequence, _ in self._checkpoints()), default=0)
 
@@ -63,13 +64,22 @@ class StatePage:
     def open(cls, directory: str) -> Self | None:
         """Open for reading; None if there is no page of ours."""
         try:
-            view = files.map_file(os.path.join(directory, NAME))
+            inode = cls.inode_in(directory)
+            view = files.map_file(os.path.join(directory, NAME), inode)
         except FileNotFoundError:
             return None
         if view is None or len(view) < SIZE_BYTES:
             return None
-        page = cls(view)
+        page = cls(view, inode)
         return page if page.valid else None
+
+    @staticmethod
+    def inode_in(directory: str) -> int | None:
+        """Return which file the page in a directory is, None if there is none."""
+        try:
+            return os.stat(os.path.join(directory, NAME)).st_ino
+        except FileNotFoundError:
+            return None
 
     @property
     def valid(self) -> bool:

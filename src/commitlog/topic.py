@@ -19,6 +19,7 @@ from commitlog.reader import PartitionReader
 from commitlog.record import Headers
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 
@@ -130,6 +131,12 @@ class Topic:
         if int(numbers.min()) == int(numbers.max()):
             return [(int(numbers[0]), None)]
         return _rows_of(numbers)
+
+    def partition_numbers(self, keys: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+        """Return the partition of each record by a column of keys; those that are null go together."""
+        from commitlog import arrow
+
+        return self._chooser().many(arrow.byte_strings(keys), len(self._partitions))
 
     def _chooser(self) -> Partitioner:
         if self._partitioner is None:

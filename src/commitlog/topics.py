@@ -263,4 +263,7 @@ def _check_count(partitions: object, least: int) -> None:
 
 
 def _outdated(topic: Topic, entry: TopicEntry) -> bool:
-    return len(topic.partitions) != entry.partitions or topic.config.overrides() != entry.config
+    if len(topic.partitions) != entry.partitions or topic.config.overrides() != entry.config:
+        return True
+    first = topic.partitions[0]  # all are made and deleted together
+    return isinstance(first, ReadOnlyPartition) and first.replaced

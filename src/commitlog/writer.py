@@ -15,6 +15,7 @@ from commitlog.encode import EncodedBatch, encode, totals
 from commitlog.errors import BatchTooLargeError, DiskFullError
 from commitlog.format import NO_PRODUCER, STAMP, fold
 from commitlog.ones import encode_one
+from commitlog.producers import Published
 from commitlog.record import Headers
 from commitlog.segment_writer import SegmentWriter
 from commitlog.state import StatePage
@@ -149,6 +150,8 @@ class PartitionWriter(ActivePartition):
         A batch of a producer comes alone.
         """
         numbered = bool(batches) and batches[0].producer != NO_PRODUCER
+        if numbered and not self._tells_of_producers:
+            self._tell_of_producers()
         with self._lock:
             first = self._append_numbered(batches[0]) if numbered else self._append_locked(batches)
             end = first + batches[0].span if numbered else self._next_offset
@@ -161,12 +164,32 @@ class PartitionWriter(ActivePartition):
         found = self._producers.find(batch.producer, batch.span, self.name)
         if found is not None:
             return found
-        if not self._page.has_producers:
-            self._page.publish_producers()
-            self._page.keep()
         offset = self._append_locked((batch,))
         self._producers.note(batch.producer, batch.span, offset, now_ms())
         return offset
+
+    def append_published(self, batches: tuple[EncodedBatch, ...]) -> range:
+        """Append batches of a staged file, all or nothing, and return their offsets; see publishing.py."""
+        if not self._tells_of_producers:
+            self._tell_of_producers()
+        last = batches[-1]
+        with self._lock:
+            first = self._next_offset
+            try:
+                self._append_locked(batches)
+            finally:
+                end = self._next_offset
+                if end != first:  # Ctrl-C may come after the batches are there
+                    self._producers.note(last.producer, last.span, end - last.span, now_ms())
+        self._after_append(end, sync=False)
+        return range(first, end)
+
+    @property
+    def published(self) -> Published | None:
+        """What was published last, and how far; None if nothing ever was."""
+        with self._lock:  # to learn what others did
+            self._check_writable()
+            return self._producers.published
 
     def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
         """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -21,6 +21,13 @@ def crashed_at(window: str, live: Path, to: Path, hit: int = 1) -> Iterator[None
 
     `window` is the comment's text. The engine goes on undisturbed, so no cleanup of its own spoils the copy.
     """
+    with calling_at(window, lambda: shutil.copytree(live, to), hit):
+        yield
+
+
+@contextmanager
+def calling_at(window: str, act: Callable[[], object], hit: int = 1) -> Iterator[None]:
+    """Call `act` when execution comes to a crash window for the `hit`-th time."""
     path, line = _find(window)
     hits = 0
 
@@ -31,7 +38,7 @@ def crashed_at(window: str, live: Path, to: Path, hit: int = 1) -> Iterator[None
         if event == "line" and frame.f_lineno == line:
             hits += 1
             if hits == hit:
-                shutil.copytree(live, to)
+                act()
         return trace
 
     before = sys.gettrace()

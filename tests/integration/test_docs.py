@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.spark import find_java
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -19,17 +20,20 @@ _PROGRAM = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PROGRAMS = {page.name: _PROGRAM.findall(page.read_text()) for page in PAGES}
 
 
+JAVA = {"JAVA_HOME": find_java() or ""}
+
+
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python in an empty folder, with warnings as errors."""
     source = str(Path(commitlog.__file__).parents[1])
     return subprocess.run(
         [sys.executable, "-W", "error", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": source, "TMPDIR": str(folder)},
+        env={**os.environ, **JAVA, "PYTHONPATH": source, "TMPDIR": str(folder)},
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 

@@ -26,6 +26,7 @@ EXAMPLES = [
     errors.PartitionFailedError("orders-0", "[Errno 5] Input/output error"),
     errors.OutOfOrderSequenceError("orders-0", 4_711, 12, 7),
     errors.ProducerFencedError("orders-0", 4_711, 0, 1),
+    errors.UnfinishedPublicationError("query", 7, "no room"),
     errors.BufferFullError(33_554_432, 60_000),
     errors.DeliveryTimeoutError("orders", 5),
     errors.NotAssignedError("orders", 0),
@@ -41,6 +42,8 @@ EXAMPLES = [
     errors.NotALogError("/data/photos", "it has no commitlog.json"),
     errors.UnsupportedFormatError("/data/log", 9, 1),
     errors.CorruptionError("/data/log/orders-0/00000000000000000000.log", 4_242, "no batch starts here"),
+    errors.DataLossError("orders-0", "offsets [0, 100) were removed"),
+    errors.PathNotMountedError("/data/log", "worker7", "it does not exist"),
     errors.TornTailError("/data/log/orders-0/00000000000000000000.log", 4_242, 17),
     errors.DiskFullError("/data/log/orders-0/00000000000000000000.log", "No space left on device"),
 ]

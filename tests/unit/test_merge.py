@@ -31,7 +31,7 @@ class Written:
         assert self.batches[-1].size_bytes == batch.size
 
     def keep(self, batch: RecordBatch, rows: Any = ALL, delete_horizon: int | None = None) -> None:
-        self.merger.keep(batch, np.arange(len(batch))[rows], delete_horizon)
+        self.merger.keep(batch, np.arange(len(batch))[rows], delete_horizon, batch.header.producer)
 
     def records(self) -> list[Any]:
         self.merger.write_out()
@@ -61,7 +61,7 @@ def test_picked_rows_of_several_batches_come_out_as_they_were(
         if rows:
             expected += [list(batch.records())[row] for row in rows]
             room = written.merger.pending_bytes
-            written.merger.keep(batch, np.array(rows), horizon)
+            written.merger.keep(batch, np.array(rows), horizon, batch.header.producer)
             assert room == 0 or written.batches or written.merger.pending_bytes >= room
         else:
             written.merger.skip(batch)

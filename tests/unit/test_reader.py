@@ -20,6 +20,7 @@ from commitlog import (
     Segment,
     UnknownTopicError,
 )
+from commitlog.lock import LogLock
 from commitlog.swap import list_segments
 from commitlog.trash import Trash
 
@@ -374,3 +375,67 @@ def test_a_segment_that_is_gone_without_a_trim_is_damage(log_path: Path) -> None
         with pytest.raises(CorruptionError, match="missing") as caught:
             contents(reader)
         assert caught.value.path == victim.path
+
+
+def test_a_reader_sees_what_a_writer_appended_that_came_and_went_between_two_looks(log_path: Path) -> None:
+    with commitlog.open(log_path) as writer:
+        writer.create_topic("t").append(b"first")
+    with commitlog.open(log_path, mode="r") as log:
+        reader = log.topic("t").partition(0)
+        assert reader.high_watermark == 1
+        for number in range(2, 5):
+            with commitlog.open(log_path) as writer:
+                writer.topic("t").append(b"next")
+            assert reader.high_watermark == number
+            assert len(contents(reader)) == number
+
+
+def test_a_reader_that_looked_while_a_writer_was_opening_follows_it(
+    log_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commitlog.open(log_path) as writer:
+        writer.create_topic("t").append(b"first")
+    with commitlog.open(log_path, mode="r") as log:
+        reader, seen, ready = log.topic("t").partition(0), [], LogLock.ready
+
+        def looked_at(lock: LogLock, *, shared: bool) -> None:
+            seen.append(len(contents(reader)))
+            ready(lock, shared=shared)
+
+        monkeypatch.setattr(LogLock, "ready", looked_at)
+        with commitlog.open(log_path) as writer:
+            writer.topic("t").append(b"second")
+            assert seen == [1]
+            assert len(contents(reader)) == 2
+
+
+@pytest.mark.parametrize("open_meanwhile", [True, False])
+def test_a_reader_finds_the_new_topic_under_the_name_of_a_deleted_one(
+    log_path: Path, open_meanwhile: bool
+) -> None:
+    with commitlog.open(log_path) as writer:
+        writer.create_topic("t").append_many([b"old"] * 3)
+    with commitlog.open(log_path, mode="r") as log:
+        assert len(contents(log.topic("t").partition(0))) == 3
+        writer = commitlog.open(log_path)
+        writer.delete_topic("t")
+        writer.create_topic("t").append(b"new")
+        if not open_meanwhile:
+            writer.close()
+        assert [record.value for record in log.topic("t").partition(0).records()] == [b"new"]
+        writer.close()
+
+
+def test_a_reader_keeps_no_map_of_a_segment_that_was_removed(log: CommitLog, log_path: Path) -> None:
+    config = {"segment_bytes": 200_000, "file_delete_delay_ms": 0}
+    writer = log.create_topic("t", config=config).partition(0)
+    for _ in range(10):
+        writer.append_many([bytes(1_000)] * 100)
+    with commitlog.open(log_path, mode="r") as reading:
+        reader = reading.topic("t").partition(0)
+        assert len(list(reader.batches())) == 10
+        writer.trim_before(800)
+        wait_until(lambda: len(names(writer.path, ".log")) < 5)
+        assert len(list(reader.batches())) < 5
+        mapped = [one for one in Path("/proc/self/maps").read_text().splitlines() if str(log_path) in one]
+        assert [one for one in mapped if "deleted" in one] == []

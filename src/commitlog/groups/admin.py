@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -183,6 +183,12 @@ class Groups:
         elif shift_by is not None:
             offset = (low if committed is None else committed) + shift_by
         return high if offset is None else min(max(offset, low), high)
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note how far an empty group is: for who keeps track of its own progress, and shows it here."""
+        with self._empty(GroupDirectory(self._path, group_id)):
+            stored = {TopicPartition(*name): OffsetAndMetadata(offset) for name, offset in offsets.items()}
+            self.offsets().commit(group_id, stored)
 
     def delete(self, group_id: str) -> None:
         """Forget an empty group and what it has committed."""

@@ -1,0 +1,57 @@
+"""map_arrow: a function over the log's Arrow batches, inside the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from commitlog.errors import ConfigError
+from commitlog.spark.columns import fields_of, full_schema
+from commitlog.spark.options import ReadOptions
+from commitlog.spark.source import plan
+from commitlog.spark.worker import read_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+ArrowFunction = Callable[[Iterator["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
+
+
+def map_arrow(
+    spark: SparkSession,
+    path: str,
+    topics: str | Sequence[str] | None,
+    fn: ArrowFunction,
+    schema: StructType | str,
+    *,
+    columns: Sequence[str] | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return what `fn` makes of a log's records, as a DataFrame of this schema.
+
+    `fn` is called once a task with an iterator of pyarrow batches and returns an iterable of such: as with
+    DataFrame.mapInArrow, but the records do not travel through the JVM first. They have the columns of the
+    format "commitlog", or those named. The options are those of a batch query; topics=None is all of them.
+    """
+    given = {name: str(value) for name, value in options.items()}
+    if topics is not None:
+        given["subscribe"] = topics if isinstance(topics, str) else ",".join(topics)
+    parsed = ReadOptions.of({**given, "path": path}).for_batch()
+    everything = full_schema(headers=parsed.include_headers or "headers" in (columns or ()))
+    unknown = sorted(set(columns or ()) - set(everything.names))
+    if unknown:
+        raise ConfigError("columns", unknown[0], f"no such column; there are {', '.join(everything.names)}")
+    chosen = everything.names if columns is None else list(columns)
+    fields = fields_of(type(everything)([everything[name] for name in chosen]))
+    slices = plan(parsed)
+
+    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        ranges = (
+            one for batch in numbers for number in batch.column(0).to_pylist() for one in slices[number]
+        )
+        yield from fn(read_ranges(parsed, fields, ranges))
+
+    count = len(slices)
+    return spark.range(0, count, 1, max(count, 1)).mapInArrow(run, schema)

@@ -1,0 +1,183 @@
+"""ReadOptions: the options of a query, checked on the driver before anything is read.
+
+Spark hands options over as text under names without case. Those of Kafka's connector keep their names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from commitlog.errors import ConfigError
+from commitlog.record import TopicPartition
+from commitlog.spark import parsing
+from commitlog.spark.parsing import LATEST
+
+_log = logging.getLogger("commitlog.spark")
+
+_READERS: dict[str, Callable[[str, str], Any]] = {
+    "path": lambda name, text: log_path(text),
+    "subscribe": parsing.words,
+    "subscribePattern": parsing.pattern,
+    "assign": parsing.assigned,
+    "startingOffsets": parsing.offsets,
+    "startingOffsetsByTimestamp": parsing.timestamps,
+    "startingTimestamp": parsing.milliseconds,
+    "startingOffsetsByTimestampStrategy": parsing.one_of("error", "latest"),
+    "endingOffsets": parsing.offsets,
+    "endingOffsetsByTimestamp": parsing.timestamps,
+    "endingTimestamp": parsing.milliseconds,
+    "failOnDataLoss": parsing.boolean,
+    "includeHeaders": parsing.boolean,
+    "minPartitions": parsing.positive,
+    "maxRecordsPerPartition": parsing.positive,
+    "maxOffsetsPerTrigger": parsing.positive,
+    "maxBytesPerTrigger": parsing.positive,
+    "minOffsetsPerTrigger": parsing.positive,
+    "maxTriggerDelay": parsing.seconds,
+    "groupId": lambda name, text: text,
+}
+_ENDINGS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")  # the first one given counts
+_STARTINGS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_FOR_STREAMS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "groupId")
+
+# What Kafka's connector takes and local files do not need. "kafka." stands for all settings of its clients.
+_NOT_NEEDED = (
+    "kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix", "consumer.cache.", "producer.cache.",
+    "partition.metadata.", "kerberos",
+)  # fmt: skip
+# What Spark adds to the options of a table; "option." stands before each of those that were given.
+_SPARKS_OWN = (
+    "collation", "comment", "external", "is_managed_location", "location", "option.", "owner", "provider",
+    "serialization.format",
+)  # fmt: skip
+
+
+def check_names(given: Mapping[str, str], known: Iterable[str]) -> None:
+    """Refuse an option that does not exist; ConfigError says which one may have been meant."""
+    names = {name.lower(): name for name in known}
+    for name, value in given.items():
+        if name.lower() in names or name.lower().startswith(_SPARKS_OWN):
+            continue
+        if name.lower().startswith(_NOT_NEEDED):
+            _log.warning("option %s is Kafka's and has no effect here", name)
+            continue
+        close = difflib.get_close_matches(name.lower(), names, 1, 0.6)
+        meant = (
+            f"did you mean {names[close[0]]}?" if close else f"there are {', '.join(sorted(names.values()))}"
+        )
+        raise ConfigError(name, value, f"no such option; {meant}")
+
+
+_NO_PATH = (
+    'must be the log\'s directory, as in .load("/data/log"); '
+    "Spark loses the options of CREATE TABLE, those of CREATE TEMPORARY VIEW it keeps"
+)
+
+
+def log_path(given: str | None) -> str:
+    """Return the log's directory; ConfigError if there is none."""
+    if not given:
+        raise ConfigError("path", given, _NO_PATH)
+    return given.removeprefix("file://").removeprefix("file:")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a query starts or ends: an offset or a timestamp, everywhere or by partition.
+
+    `option` is what said so, for errors.
+    """
+
+    option: str
+    where: int | dict[TopicPartition, int]
+    by_time: bool = False
+
+    @property
+    def mentions_latest(self) -> bool:
+        """Whether it depends on when it is looked up."""
+        if self.by_time:
+            return False
+        return self.where == LATEST if isinstance(self.where, int) else LATEST in self.where.values()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read, from where to where, and in which portions. A bound of None is the query's default."""
+
+    path: str
+    subscribe: tuple[str, ...] | None = None
+    subscribe_pattern: str | None = None
+    assign: tuple[TopicPartition, ...] | None = None
+    starting: Bound | None = None
+    ending: Bound | None = None
+    starting_offsets_by_timestamp_strategy: str = "error"
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay: float = 15 * 60.0
+    group_id: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], more: Iterable[str] = ()) -> Self:
+        """Read and check options, which may also have the names in `more`."""
+        check_names(options, [*_READERS, *more])
+        given = {name.lower(): text for name, text in options.items()}
+        found = {
+            name: read(name, str(given[name.lower()]))
+            for name, read in _READERS.items()
+            if name.lower() in given
+        }
+        log_path(found.get("path"))
+        chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in found]
+        if len(chosen) > 1:
+            raise ConfigError(chosen[1], given[chosen[1].lower()], f"must not be given beside {chosen[0]}")
+        low, high = found.get("minOffsetsPerTrigger", 0), found.get("maxOffsetsPerTrigger")
+        if high is not None and low > high:
+            raise ConfigError("minOffsetsPerTrigger", low, f"must be at most maxOffsetsPerTrigger = {high}")
+        return cls(starting=_bound(_STARTINGS, found), ending=_bound(_ENDINGS, found), **_fields(found))
+
+    def for_batch(self) -> Self:
+        """Check what only a batch query may have."""
+        if self.ending is not None and not self.ending.by_time:
+            where = self.ending.where
+            if parsing.EARLIEST in ([where] if isinstance(where, int) else where.values()):
+                reason = "must not be earliest (-2): a query would end where it starts"
+                raise ConfigError(self.ending.option, "earliest", reason)
+        for option in _FOR_STREAMS:
+            if getattr(self, _field(option)) is not None:
+                _log.warning("option %s has no effect on a batch query", option)
+        return self
+
+    def for_stream(self) -> Self:
+        """Check what only a streaming query may have."""
+        if self.ending is not None:
+            raise ConfigError(
+                self.ending.option, "...", "must not be given for a streaming query: it has no end"
+            )
+        return self
+
+
+def _bound(names: tuple[str, ...], found: Mapping[str, Any]) -> Bound | None:
+    for name in names:
+        if name in found:
+            return Bound(name, found[name], by_time="Timestamp" in name)
+    return None
+
+
+def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    bounds = (*_STARTINGS, *_ENDINGS)
+    return {_field(name): value for name, value in found.items() if name not in bounds}
+
+
+def _field(option: str) -> str:
+    """Return the field that keeps an option: maxTriggerDelay is max_trigger_delay."""
+    return re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), option)

@@ -1,0 +1,237 @@
+"""Which offsets a query reads: bounds looked up in the log, ranges cut into pieces for tasks."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from commitlog.errors import ConfigError, DataLossError, UnknownPartitionError, UnknownTopicError
+from commitlog.log import CommitLog
+from commitlog.reader import PartitionReader
+from commitlog.record import TopicPartition
+from commitlog.spark.options import Bound, ReadOptions
+from commitlog.spark.parsing import EARLIEST, LATEST
+
+_log = logging.getLogger("commitlog.spark")
+
+Offsets = dict[TopicPartition, int]
+_GROUPED_RECORDS = 8192  # a task takes about 30 ms, as long as so many records
+
+
+class Range(NamedTuple):
+    """Offsets [start, end) of a partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def find(log: CommitLog, name: TopicPartition) -> PartitionReader:
+    """Return a partition of a log."""
+    partition: PartitionReader = log.topic(name.topic).partition(name.partition)
+    return partition
+
+
+def lost(options: ReadOptions, where: object, what: str) -> None:
+    """Say that records are missing: by an error, or a warning where failOnDataLoss is false."""
+    if options.fail_on_data_loss:
+        raise DataLossError(str(where), what)
+    _log.warning("%s: %s; going on with what is there", where, what)
+
+
+# --- what is subscribed to -----------------------------------------------------------------------
+
+
+def subscribed(log: CommitLog, options: ReadOptions, *, all_there: bool = True) -> list[TopicPartition]:
+    """Return the partitions that the options name, in order; with `all_there`, each of them must be there."""
+    known = log.topics()
+    if options.assign is not None:
+        topics = sorted({name.topic for name in options.assign})
+    elif options.subscribe is not None:
+        topics = list(options.subscribe)
+    else:
+        fits = re.compile(options.subscribe_pattern or ".*").fullmatch
+        topics = [topic for topic in known if fits(topic)]
+    if not all_there:
+        topics = [topic for topic in topics if topic in known]
+    found = [
+        TopicPartition(topic, number)
+        for topic in topics
+        for number in range(len(log.topic(topic).partitions))
+    ]
+    if options.assign is None:
+        return found
+    if all_there:
+        for name in options.assign:
+            find(log, name)
+    return [name for name in found if name in options.assign]
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+def starts(log: CommitLog, options: ReadOptions, names: Sequence[TopicPartition], default: int) -> Offsets:
+    """Return where to start in each partition."""
+    bound = options.starting or Bound("startingOffsets", default)
+
+    def first_as_late(partition: PartitionReader, timestamp: int) -> int:
+        offset = partition.offset_for_timestamp(timestamp)
+        if offset is None and options.starting_offsets_by_timestamp_strategy == "error":
+            reason = (
+                f"{partition.name} has no record as late as that; "
+                "startingOffsetsByTimestampStrategy = latest would start at its end"
+            )
+            raise ConfigError(bound.option, timestamp, reason)
+        return partition.high_watermark if offset is None else offset
+
+    return _resolved(log, bound, names, first_as_late)
+
+
+def ends(log: CommitLog, options: ReadOptions, names: Sequence[TopicPartition]) -> Offsets:
+    """Return where to end in each partition."""
+
+    def first_as_late(partition: PartitionReader, timestamp: int) -> int:
+        offset = partition.offset_for_timestamp(timestamp)
+        return partition.high_watermark if offset is None else offset
+
+    return _resolved(log, options.ending or Bound("endingOffsets", LATEST), names, first_as_late)
+
+
+def _resolved(
+    log: CommitLog,
+    bound: Bound,
+    names: Sequence[TopicPartition],
+    first_as_late: Callable[[PartitionReader, int], int],
+) -> Offsets:
+    chosen = _for_each(bound, names)
+    found: Offsets = {}
+    for name in names:
+        partition, where = find(log, name), chosen[name]
+        if bound.by_time:
+            found[name] = first_as_late(partition, where)
+        else:
+            known = {EARLIEST: partition.start_offset, LATEST: partition.high_watermark}
+            found[name] = known.get(where, where)
+    return found
+
+
+def _for_each(bound: Bound, names: Sequence[TopicPartition]) -> Offsets:
+    """Return what a bound says for each partition; like Kafka's connector, it must be about all of them."""
+    if isinstance(bound.where, int):
+        return dict.fromkeys(names, bound.where)
+    wanted, told = set(names), set(bound.where)
+    if wanted != told:
+        missing, unknown = sorted(wanted - told), sorted(told - wanted)
+        wrong = f"{_named(missing)} is missing" if missing else f"{_named(unknown)} is not subscribed to"
+        raise ConfigError(
+            bound.option, dump(bound.where), f"must name all partitions and no others, but {wrong}"
+        )
+    return bound.where
+
+
+def _named(names: Sequence[TopicPartition]) -> str:
+    return f"{names[0].topic}-{names[0].partition}"
+
+
+# --- offsets as Spark keeps them -----------------------------------------------------------------
+
+
+def dump(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets as a checkpoint keeps them, in order: Spark compares them as text."""
+    found: dict[str, dict[str, int]] = {}
+    for topic, number in sorted(offsets):
+        found.setdefault(topic, {})[str(number)] = offsets[TopicPartition(topic, number)]
+    return found
+
+
+def load(stored: Mapping[str, Mapping[str, Any]]) -> Offsets:
+    """Return the offsets that dump() made into JSON."""
+    return {
+        TopicPartition(topic, int(number)): int(offset)
+        for topic, by_number in stored.items()
+        for number, offset in by_number.items()
+    }
+
+
+# --- ranges --------------------------------------------------------------------------------------
+
+
+def batch_ranges(log: CommitLog, options: ReadOptions) -> list[Range]:
+    """Return what a batch query reads: fixed here, whatever is appended later."""
+    names = subscribed(log, options)
+    first, last = starts(log, options, names, EARLIEST), ends(log, options, names)
+    found = [_within(log, options, Range(*name, first[name], last[name])) for name in names]
+    return [one for one in found if one.start < one.end]
+
+
+def stream_ranges(log: CommitLog, options: ReadOptions, start: Offsets, end: Offsets) -> list[Range]:
+    """Return what a micro-batch reads. A partition that is new since `start` is read from its beginning."""
+    wanted = [Range(*name, start.get(name, 0), end[name]) for name in sorted(end)]
+    # after a crash in the first batch Spark may ask for one that starts behind its end
+    found = [_within(log, options, one) for one in wanted if one.start < one.end]
+    return [one for one in found if one.start < one.end]
+
+
+def _within(log: CommitLog, options: ReadOptions, wanted: Range) -> Range:
+    """Cut a range to what the log has; what is missing from it is lost."""
+    try:
+        partition = find(log, TopicPartition(wanted.topic, wanted.partition))
+        low, high = partition.start_offset, partition.high_watermark
+    except (UnknownTopicError, UnknownPartitionError):
+        lost(options, f"{wanted.topic}-{wanted.partition}", "it was deleted")
+        return wanted._replace(end=wanted.start)
+    if wanted.start < low and wanted.start < wanted.end:
+        lost(options, partition.name, f"offsets [{wanted.start}, {min(low, wanted.end)}) were removed")
+    if max(wanted.start, wanted.end) > high:
+        lost(options, partition.name, f"offset {max(wanted.start, wanted.end)} is behind its end, {high}")
+    return wanted._replace(start=min(max(wanted.start, low), high), end=min(wanted.end, high))
+
+
+def cut(log: CommitLog, options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
+    """Cut ranges for maxRecordsPerPartition and minPartitions, where stored batches begin if possible."""
+    most, least = options.max_records_per_partition, options.min_partitions
+    if most is not None:
+        ranges = [piece for one in ranges for piece in _pieces(log, one, most=most)]
+    if least is None or len(ranges) >= least:
+        return list(ranges)
+    total = sum(one.end - one.start for one in ranges)
+    found: list[Range] = []
+    for one in ranges:  # round up: at least so many pieces were asked for
+        found += _pieces(log, one, count=-(-(one.end - one.start) * least // total))
+    return found
+
+
+def _pieces(log: CommitLog, whole: Range, count: int = 1, most: int | None = None) -> Iterator[Range]:
+    """Cut a range into `count` even pieces, or into pieces of up to `most` offsets.
+
+    A cut moves back to the start of a stored batch, so that none is read twice, unless nothing would be
+    left before it.
+    """
+    partition = find(log, TopicPartition(whole.topic, whole.partition))
+    size, start, number = whole.end - whole.start, whole.start, 0
+    while start < whole.end:
+        number += 1
+        ideal = start + most if most is not None else whole.start + size * number // count
+        end = min(max(ideal, start + 1), whole.end)
+        if end < whole.end:
+            before = partition.batch_start(end)
+            end = before if before > start else end
+        yield whole._replace(start=start, end=end)
+        start = end
+
+
+def grouped(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
+    """Put small ranges together, so that a little data in many partitions does not cost many tasks."""
+    found: list[tuple[Range, ...]] = []
+    group: list[Range] = []
+    records = 0
+    for one in ranges:
+        group.append(one)
+        records += one.end - one.start
+        if records >= _GROUPED_RECORDS:
+            found.append(tuple(group))
+            group, records = [], 0
+    return [*found, tuple(group)] if group else found

@@ -1,0 +1,59 @@
+"""A progress bar for a Spark job: on a terminal, with the package rich; silent otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOK_SECONDS = 0.2
+
+
+@contextlib.contextmanager
+def bar(spark: SparkSession, title: str) -> Iterator[None]:
+    """Show how many tasks are done of the jobs that are started meanwhile, by this thread."""
+    context = getattr(spark, "sparkContext", None)
+    if context is None or not sys.stderr.isatty():
+        yield
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    except ImportError:
+        yield
+        return
+    group, done = f"commitlog-{secrets.token_hex(8)}", threading.Event()
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task(title, total=None)
+
+        def look() -> None:
+            while not done.wait(_LOOK_SECONDS):
+                completed, total = _tasks(context.statusTracker(), group)
+                shown.update(task, completed=completed, total=total or None)
+
+        context.setJobGroup(group, title)
+        watcher = threading.Thread(target=look, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+            context.setLocalProperty("spark.jobGroup.id", None)
+        _, total = _tasks(context.statusTracker(), group)
+        shown.update(task, completed=total, total=total)
+
+
+def _tasks(tracker: Any, group: str) -> tuple[int, int]:
+    """Return how many tasks of a group of jobs are done, and how many there are."""
+    jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
+    numbers = [number for job in jobs if job is not None for number in job.stageIds]
+    stages = [stage for stage in map(tracker.getStageInfo, numbers) if stage is not None]
+    return sum(one.numCompletedTasks for one in stages), sum(one.numTasks for one in stages)

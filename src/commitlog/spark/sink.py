@@ -1,0 +1,144 @@
+"""Writing: tasks stage files; the driver publishes those of the attempts that count, together and once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from commitlog.errors import ConfigError
+from commitlog.lock import LogLock
+from commitlog.log import CommitLog
+from commitlog.spark.columns import check_sink
+from commitlog.spark.worker import open_log
+from commitlog.spark.write_options import WriteOptions
+from commitlog.staging import StagedFile
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # Spark 4.0 hands streams over row by row
+    DataSourceStreamArrowWriter = None
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_QUERY_ID = "sql.streaming.queryId"  # that of the checkpoint: the same after a restart
+_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """What a task tells the driver."""
+
+    staged: tuple[StagedFile, ...]
+    query_id: str | None = None
+
+
+def publish(path: str, txn_id: str, epoch: int, messages: Sequence[Written | None]) -> None:
+    """Append what tasks have staged, in the order of tasks; nothing, if the epoch is published already."""
+    staged = [one for message in messages if message is not None for one in message.staged]
+    with CommitLog.open(path, "w", None, shared=True) as log:
+        log.publish(txn_id, epoch, staged)
+
+
+def check(schema: StructType, options: WriteOptions, overwrite: bool) -> None:
+    """Refuse a query before it runs: for its columns, its topic, or who holds the log."""
+    if overwrite:
+        raise ConfigError("mode", "overwrite", "a log is only appended to; use append")
+    names = check_sink(schema, options.topic)
+    log = open_log(options.path)
+    if options.topic is not None:
+        from commitlog.spark.task import find_topic
+
+        if find_topic(log, options.topic).config.compacts and "key" not in names:
+            raise ConfigError("topic", options.topic, "is compacted, so the frame must have a column key")
+    LogLock.take(options.path, shared=True).release()  # LogLockedError if somebody has it alone
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes a batch query: once for each txnVersion of a txnAppId, or once each time it runs."""
+
+    def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
+        self._options = WriteOptions.of(options).for_batch()
+        check(schema, self._options, overwrite)
+        self._txn_id = self._options.txn_app_id or f"spark-batch-{secrets.token_hex(16)}"
+        self._epoch = self._options.txn_version or 0
+        published = open_log(self._options.path).published(self._txn_id)
+        self._is_published = published is not None and published >= self._epoch
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Stage the rows of a task, in a worker process."""
+        from commitlog.spark.task import stage
+
+        if self._is_published:
+            for _ in iterator:  # or Spark would write into a closed pipe
+                pass
+            return Written(())
+        return Written(stage(self._options.path, self._options.topic, iterator))
+
+    def commit(self, messages: list[Written | None]) -> None:
+        """Publish what the tasks have staged, on the driver."""
+        publish(self._options.path, self._txn_id, self._epoch, messages)
+
+    def abort(self, messages: list[Written | None]) -> None:
+        """Leave everything: it may be published, if it was commit() that failed.
+
+        Staged files that nobody publishes are removed after a day.
+        """
+
+
+class _StreamWriter:
+    """What both kinds of stream writers do."""
+
+    def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
+        self._options = WriteOptions.of(options).for_stream()
+        self._schema = schema
+        check(schema, self._options, overwrite)
+
+    def _stage(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        from commitlog.spark.task import stage
+
+        query_id = TaskContext.get().getLocalProperty(_QUERY_ID)
+        return Written(stage(self._options.path, self._options.topic, batches), query_id)
+
+    def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
+        """Publish a micro-batch, on the driver; one that is replayed is published only once."""
+        txn_id = self._options.txn_id
+        for message in messages:
+            txn_id = txn_id or (message and message.query_id)
+        if txn_id is None:
+            raise ConfigError("txnId", None, "must be given: Spark does not tell the query's id here")
+        publish(self._options.path, txn_id, batchId, messages)
+
+    def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
+        """Leave everything: it may be published, if it was commit() that failed."""
+
+
+class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):  # type: ignore[misc]
+    """Writes a streaming query where Spark hands it over row by row."""
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Stage the rows of a task, in a worker process."""
+        from commitlog.spark.from_rows import batches_of
+
+        return self._stage(batches_of(iterator, self._schema, _ROWS))
+
+
+if DataSourceStreamArrowWriter is None:
+    ArrowStreamWriter = None
+else:
+
+    class ArrowStreamWriter(_StreamWriter, DataSourceStreamArrowWriter):  # type: ignore[misc,no-redef]
+        """Writes a streaming query."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+            """Stage the rows of a task, in a worker process."""
+            return self._stage(iterator)
+
+
+StreamWriter = ArrowStreamWriter or RowStreamWriter

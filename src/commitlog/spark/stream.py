@@ -1,0 +1,168 @@
+"""Streaming queries: offsets for Spark's checkpoint, caps for its triggers, lag for whoever looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from commitlog.log import CommitLog
+from commitlog.spark.admission import Admission
+from commitlog.spark.columns import fields_of
+from commitlog.spark.options import ReadOptions
+from commitlog.spark.parsing import LATEST
+from commitlog.spark.planning import (
+    Offsets,
+    cut,
+    dump,
+    find,
+    grouped,
+    load,
+    lost,
+    starts,
+    stream_ranges,
+    subscribed,
+)
+from commitlog.spark.source import Slice, slices
+from commitlog.spark.worker import open_log, read_ranges
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # before 4.2 Spark leaves all of that to the source
+    ReadAllAvailable = ReadLimit = ReadMaxRows = type(None)
+    SupportsTriggerAvailableNow = object
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Stored = dict[str, dict[str, int]]  # offsets as the checkpoint has them
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Plans micro-batches in a process of the driver that lives as long as the query; tasks only read().
+
+    Up to Spark 4.1 it is not told where the last batch ended: `_position` keeps that.
+    """
+
+    def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
+        self._options = ReadOptions.of(options).for_stream()
+        self._fields = fields_of(schema)
+        self._admission = Admission(self._options)
+        self._initial: Offsets | None = None
+        self._position: Offsets = {}
+        self._pinned = True
+        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._noted: Offsets = {}
+
+    # --- where to start, and how far to go
+
+    def initialOffset(self) -> Stored:  # noqa: N802
+        """Return where a new query starts."""
+        if self._initial is None:
+            log = open_log(self._options.path)
+            names = subscribed(log, self._options)
+            self._initial = starts(log, self._options, names, LATEST)
+            self._position = self._position or self._initial
+            # an empty first batch writes into the checkpoint what "latest" was, before a crash can move it
+            self._pinned = self._options.starting is not None and not self._options.starting.mentions_latest
+        return dump(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return what makes Spark pass on that there is a cap; what the cap is, the options say."""
+        options = self._options
+        caps = (
+            options.max_offsets_per_trigger,
+            options.max_bytes_per_trigger,
+            options.min_offsets_per_trigger,
+        )
+        return ReadAllAvailable() if caps == (None, None, None) else ReadMaxRows(caps[0] or 1 << 62)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix what Trigger.AvailableNow reads."""
+        self._target = self._ends()
+
+    def latestOffset(self, start: Stored | None = None, limit: Any = None) -> Stored:  # noqa: N802
+        """Return where the next micro-batch ends."""
+        before = self._position if start is None else load(start)
+        if start is not None:
+            self._note_progress(before)  # Spark is done with the batch that ended there
+        if not self._pinned:
+            self._pinned = True
+            if before == self._initial:
+                return dump(before)
+        end = self._available(before)
+        if self._target is None and self._admission.must_wait(before, end):
+            return dump(before)
+        if isinstance(limit, ReadAllAvailable) and limit is not None:  # Trigger.Once knows no caps
+            return dump(end)
+        log = open_log(self._options.path)
+        capped = self._admission.capped(
+            before,
+            end,
+            lambda name, first, last: find(log, name).bytes_between(first, last),
+            lambda name, first, most: find(log, name).offset_after_bytes(first, most),
+        )
+        return dump(capped)
+
+    def reportLatestOffset(self) -> Stored:  # noqa: N802
+        """Return the end of the log: what Spark shows beside the query's progress."""
+        return dump(self._ends())
+
+    def _ends(self) -> Offsets:
+        log = open_log(self._options.path)
+        names = subscribed(log, self._options, all_there=False)
+        return {name: find(log, name).high_watermark for name in names}
+
+    def _available(self, before: Offsets) -> Offsets:
+        """Return how far there is something to read, in what is there by now."""
+        end = self._ends()
+        for name, offset in before.items():
+            if name not in end:
+                lost(self._options, f"{name.topic}-{name.partition}", "it was deleted")
+            elif end[name] < offset:
+                what = f"its end went back from {offset} to {end[name]}"
+                lost(self._options, f"{name.topic}-{name.partition}", what)
+        if self._target is None:
+            return end
+        target = self._target
+        return {name: min(offset, target[name]) for name, offset in end.items() if name in target}
+
+    # --- a micro-batch
+
+    def partitions(self, start: Stored, end: Stored) -> list[Slice]:
+        """Return what each task of a micro-batch reads."""
+        self._position = load(end)
+        log = open_log(self._options.path)
+        ranges = cut(log, self._options, stream_ranges(log, self._options, load(start), self._position))
+        if self._options.min_partitions or self._options.max_records_per_partition:
+            return slices([(one,) for one in ranges])
+        return slices(grouped(ranges))
+
+    def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
+        """Read a slice, in a worker process."""
+        return read_ranges(self._options, self._fields, partition.ranges)
+
+    # --- progress
+
+    def commit(self, end: Stored) -> None:
+        """Take note that Spark is done with everything before `end`."""
+        self._note_progress(load(end))
+
+    def _note_progress(self, done: Offsets) -> None:
+        """Show how far the query is as a consumer group; Spark itself goes by its checkpoint."""
+        group_id = self._options.group_id
+        moved = {name: offset for name, offset in done.items() if self._noted.get(name) != offset}
+        if group_id is not None and moved:
+            _commit(open_log(self._options.path), group_id, moved)
+            self._noted |= moved
+
+
+def _commit(log: CommitLog, group_id: str, offsets: Offsets) -> None:
+    log.commit_offsets(group_id, offsets)

@@ -1,0 +1,65 @@
+"""WriteOptions: the options of a query that writes, checked on the driver before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from commitlog.errors import ConfigError
+from commitlog.spark.options import check_names, log_path
+from commitlog.spark.parsing import count
+
+NAMES = ("path", "topic", "txnId", "txnAppId", "txnVersion")
+_SPARKS_OWN = (
+    "checkpointLocation",
+    "queryName",
+    "includeHeaders",
+)  # headers are written if there is a column
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to write, and under which name it counts as written."""
+
+    path: str
+    topic: str | None = None
+    txn_id: str | None = None
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """Read and check options."""
+        check_names(options, [*NAMES, *_SPARKS_OWN])
+        given = {name.lower(): str(text) for name, text in options.items()}
+        for name in NAMES[1:]:
+            if given.get(name.lower()) == "":
+                raise ConfigError(name, "", "must not be empty")
+        version = given.get("txnversion")
+        return cls(
+            log_path(given.get("path")),
+            given.get("topic"),
+            given.get("txnid"),
+            given.get("txnappid"),
+            None if version is None else count("txnVersion", version),
+        )
+
+    def for_batch(self) -> Self:
+        """Check what only a batch query may have."""
+        if self.txn_id is not None:
+            raise ConfigError("txnId", self.txn_id, "is for streaming queries; give txnAppId and txnVersion")
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            given = self.txn_version if self.txn_app_id is None else self.txn_app_id
+            name = "txnVersion" if self.txn_app_id is None else "txnAppId"
+            raise ConfigError(name, given, "txnAppId and txnVersion must be given together")
+        return self
+
+    def for_stream(self) -> Self:
+        """Check what only a streaming query may have."""
+        if self.txn_app_id is not None or self.txn_version is not None:
+            name = "txnAppId" if self.txn_app_id is not None else "txnVersion"
+            given = self.txn_app_id or self.txn_version
+            reason = "is for batch queries; a stream counts its own batches, as txnId or by its checkpoint"
+            raise ConfigError(name, given, reason)
+        return self

@@ -1,0 +1,134 @@
+"""Processes that publish to a log and die: `python publishers.py <name> <arguments>`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+import commitlog
+from commitlog import CommitLog, StagedFile, staging
+
+PLACES = [("t", 0), ("t", 1), ("u", 0)]
+FILES, ROWS = 2, 3  # files for each place, records of each
+
+
+def start(name: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a child that runs one of the functions below."""
+    source = os.path.dirname(os.path.dirname(commitlog.__file__))
+    return subprocess.Popen(
+        [sys.executable, __file__, name, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": source},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(child: subprocess.Popen[str]) -> int:
+    """Wait for the end of a child."""
+    child.communicate(timeout=120)
+    return child.returncode
+
+
+def log_for_publishing(path: Path, *, shared: bool = False) -> None:
+    """Make a log with the partitions that are published to."""
+    with commitlog.open(path, shared=shared) as log:
+        config = {"flush_ms": -1, "segment_bytes": 1024, "index_interval_bytes": 100}
+        log.create_topic("t", partitions=2, config=config)
+        log.create_topic("u", config=config)
+
+
+# --- what they publish: a value tells its epoch, place, file and row
+
+
+def stage_all(log: CommitLog, epoch: int, who: str = "") -> list[StagedFile]:
+    """Stage an epoch's files, each batch a single record."""
+    staged = []
+    for topic, partition in PLACES:
+        for file in range(FILES):
+            with log.stage(topic, partition) as writer:
+                for row in range(ROWS):
+                    writer.append(pa.table({"value": [value_of(epoch, file, row, who)]}))
+                staged.append(writer.finish())
+    return staged
+
+
+def value_of(epoch: int, file: int, row: int, who: str = "") -> bytes:
+    return f"{epoch} {file} {row} {who}".encode()
+
+
+def published_epochs(log: CommitLog, others: bytes = b"other") -> list[list[int]]:
+    """The epochs that each partition holds, in order; each must be whole and there once, offsets dense."""
+    found = []
+    for topic, number in PLACES:
+        partition = log.topic(topic).partition(number)
+        records = list(partition.records())
+        assert [one.offset for one in records] == list(range(partition.start_offset, partition.next_offset))
+        ours = [one.value for one in records if one.value is not None and not one.value.startswith(others)]
+        found.append(_epochs(ours))
+    return found
+
+
+def _epochs(values: Iterable[bytes]) -> list[int]:
+    epochs: dict[int, list[tuple[int, int]]] = {}
+    writers: dict[int, set[bytes]] = {}
+    for value in values:
+        epoch, file, row, who = value.split(b" ")
+        epochs.setdefault(int(epoch), []).append((int(file), int(row)))
+        writers.setdefault(int(epoch), set()).add(who)
+    for epoch, places in epochs.items():
+        assert places == [(file, row) for file in range(FILES) for row in range(ROWS)], f"epoch {epoch}"
+        assert len(writers[epoch]) == 1, "of several who publish an epoch one wins"
+    return list(epochs)
+
+
+def small_steps() -> None:
+    """Let each record be a batch, and each batch be appended by itself."""
+    staging._TARGET_ROWS = staging._CHUNK_BATCHES = 1  # type: ignore[misc]
+
+
+# --- the children
+
+
+def die_at(path: str, window: str, hit: str, shared: str, epoch: str) -> None:
+    """Publish an epoch, and be killed at a crash window."""
+    import windows
+
+    small_steps()
+    with commitlog.open(path, shared=shared == "True") as log:
+        staged = stage_all(log, int(epoch))
+        with windows.calling_at(window, lambda: os.kill(os.getpid(), signal.SIGKILL), int(hit)):
+            log.publish("query", int(epoch), staged)
+
+
+def publish_for_ever(path: str, who: str, last: str) -> None:
+    """Publish the epochs of one transaction in competition with others, until all are published."""
+    small_steps()
+    with commitlog.open(path, shared=True) as log:
+        while (done := log.published("query")) is None or done < int(last):
+            epoch = 0 if done is None else done + 1
+            if log.publish("query", epoch, stage_all(log, epoch, who)):
+                os.write(1, f"{epoch}\n".encode())
+
+
+def append_for_ever(path: str) -> None:
+    """Append to the same partitions until killed, rolling now and then."""
+    with commitlog.open(path, shared=True) as log:
+        partitions = [log.topic(topic).partition(number) for topic, number in PLACES]
+        os.write(1, b"ready\n")
+        for number in range(1 << 40):
+            for partition in partitions:
+                partition.append(b"other %d" % number)
+            if number % 50 == 49:
+                partitions[number % 3].roll()
+            time.sleep(0.0005)  # a file lock is not fair
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

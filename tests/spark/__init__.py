@@ -1,0 +1,1 @@
+"""Queries in a real, local Spark."""

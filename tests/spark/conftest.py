@@ -1,0 +1,51 @@
+"""One real, local Spark for all tests of a process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from commitlog.spark import CONF, use_java
+
+VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
+STREAMING = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if VERSION >= (4, 1) else "")
+SETTINGS = {
+    **CONF,
+    "spark.driver.host": "localhost",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.checkpointFileManagerClass": f"{STREAMING}.FileSystemBasedCheckpointFileManager",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark leaves a socket to the collector with each result that it fetches."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore:.*<socket.socket:pytest.PytestUnraisableExceptionWarning")
+            )
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two task slots that tries each task twice; the format is found by itself."""
+    use_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    place = str(tmp_path_factory.mktemp("warehouse"))
+    builder = SparkSession.builder.master("local[2,2]").config("spark.sql.warehouse.dir", place)
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

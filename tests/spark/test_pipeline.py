@@ -1,0 +1,49 @@
+"""The example of a pipeline: killed in the middle, twice, its audit still holds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import commitlog
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "spark_pipeline" / "run.py"
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    """Start the pipeline, with all its processes in a group of their own."""
+    source = str(Path(commitlog.__file__).parents[1])
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(folder)],
+        env={**os.environ, "PYTHONPATH": source, "SPARK_LOCAL_DIRS": str(folder / "scratch")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def kill_when_written(folder: Path, topic: str) -> None:
+    """Start the pipeline, and kill it with all its processes when a topic has its first records."""
+    run = start(folder)
+    assert run.stdout is not None
+    try:
+        said = next(line for line in run.stdout if line.startswith("2."))  # the topics are there by now
+        with commitlog.open(folder / "log", mode="r") as log:
+            assert log.topic(topic).partition(0).wait_for(0, timeout=300), said
+    finally:
+        os.killpg(run.pid, signal.SIGKILL)
+    assert "the audit" not in run.communicate()[0]
+
+
+def test_the_audit_holds_after_kills_in_the_middle(tmp_path: Path) -> None:
+    kill_when_written(tmp_path, "clean")
+    kill_when_written(tmp_path, "views")
+    with start(tmp_path) as run:
+        said, _ = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    assert "every window has what went in, once" in said
+    assert "WRONG" not in said

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from helpers import decoded, encoded
+from pyspark.sql.types import StructType
+
+import commitlog
+from commitlog import CommitLog, DataLossError, Partition, PathNotMountedError, TopicConfig
+from commitlog.spark import worker
+from commitlog.spark.columns import Field, fields_of, full_schema
+from commitlog.spark.options import ReadOptions
+from commitlog.spark.planning import Range
+from commitlog.spark.rows import MOST_BYTES, MOST_ROWS, grouped, schema_of, sliced
+
+ALL = fields_of(full_schema(headers=True))
+T = "t"
+
+
+@pytest.fixture(autouse=True)
+def no_handles(log_path: Path) -> Iterator[None]:
+    yield
+    for path in list(worker._handles):
+        worker.forget_log(path)
+
+
+def read(path: Path, *wanted: tuple[int, int], fields: tuple[Field, ...] = ALL, **given: str) -> list[Any]:
+    options = ReadOptions.of({"path": str(path), **given})
+    ranges = [Range(T, 0, start, end) for start, end in wanted]
+    return list(worker.read_ranges(options, fields, ranges))
+
+
+def rows(batches: list[Any]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+# --- columns and types
+
+
+def test_batches_have_exactly_the_schema_that_spark_checks(partition: Partition, log_path: Path) -> None:
+    partition.append(b"v", key=b"k", timestamp=1_234, headers=[("h", b"1"), ("i", None)])
+    partition.append(None)
+    (batch,) = read(log_path, (0, 2))
+    assert batch.schema.equals(schema_of(ALL))
+    assert batch.schema.field("timestamp").type == pa.timestamp("us", "UTC")
+    batch.validate(full=True)
+    first, second = batch.to_pylist()
+    assert first["headers"] == [{"key": "h", "value": b"1"}, {"key": "i", "value": None}]
+    assert first["timestamp"].timestamp() == 1.234
+    del first["headers"], first["timestamp"], second["timestamp"]
+    here = {"topic": T, "partition": 0, "timestampType": 0}
+    assert first == {"key": b"k", "value": b"v", "offset": 0, **here}
+    assert second == {"key": None, "value": None, "offset": 1, "headers": None, **here}
+
+
+def test_only_the_columns_asked_for_are_read_in_their_order(partition: Partition, log_path: Path) -> None:
+    partition.append_many([b"v"] * 10)
+    for names in (
+        ["topic"],
+        ["partition", "topic"],
+        ["timestampType"],
+        ["offset", "key"],
+        ["headers", "value"],
+    ):
+        (batch,) = read(log_path, (0, 10), fields=tuple(map(Field, names)))
+        assert batch.schema.names == names
+        assert batch.num_rows == 10
+
+
+def test_a_column_that_is_never_null_may_be_declared_so(partition: Partition, log_path: Path) -> None:
+    partition.append(b"v")
+    (batch,) = read(log_path, (0, 1), fields=(Field("offset", nullable=False), Field("key")))
+    assert not batch.schema.field("offset").nullable
+    assert batch.schema.field("key").nullable
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_headers_of_every_slice_are_its_own(log: CommitLog, log_path: Path, compression: str) -> None:
+    partition = log.create_topic(T, config={"compression_type": compression}).partition(0)
+    headers = [[("h", b"%d" % one)] * (one % 3) for one in range(50)]
+    partition.append_many([b"v"] * 50, headers=headers)
+    for start, end in [(0, 50), (7, 9), (48, 50), (3, 4), (0, 1)]:
+        batches = read(log_path, (start, end), fields=(Field("headers"), Field("offset")))
+        for row in rows(batches):
+            expected = [{"key": name, "value": value} for name, value in headers[row["offset"]]]
+            assert row["headers"] == (expected or None)
+        for batch in batches:
+            batch.validate(full=True)
+
+
+def test_the_type_of_timestamps_is_that_of_each_batch(log: CommitLog, log_path: Path) -> None:
+    topic = log.create_topic(T)
+    topic.append(b"created", timestamp=5)
+    topic.alter_config(message_timestamp_type="LogAppendTime")
+    topic.append(b"appended")
+    assert [row["timestampType"] for row in rows(read(log_path, (0, 2)))] == [0, 1]
+
+
+def test_a_schema_of_other_columns_or_types_is_refused() -> None:
+    def refused(schema: Any) -> str:
+        with pytest.raises(commitlog.ConfigError) as caught:
+            fields_of(schema)
+        return str(caught.value)
+
+    def typed(name: str, kind: str, nullable: bool = True) -> StructType:
+        return StructType().add(name, kind, nullable)
+
+    assert refused(typed("Key", "binary")).startswith("schema = 'Key': no such column; there are key, value")
+    assert refused(typed("value", "string")) == "schema = 'value string': value is binary"
+    assert refused(typed("key", "binary", nullable=False)) == "schema = 'key NOT NULL': key may be null"
+
+
+# --- sizes
+
+
+def test_small_batches_are_put_together_and_large_ones_cut() -> None:
+    batches = [
+        decoded(encoded([b"v"] * size)) for size in (1, 5, 100_000, 10, 3_000, 3_000, 3_000, 10_000, 1)
+    ]
+    sizes = [[len(batch) for batch in group] for group in grouped(batches)]
+    assert sizes == [[1, 5], [100_000], [10, 3_000, 3_000, 3_000], [10_000], [1]]
+    whole = pa.record_batch({"n": range(100_000)})
+    assert [batch.num_rows for batch in sliced(whole)] == [*[14_286] * 6, 14_284]
+    assert pa.Table.from_batches(sliced(whole)).equals(pa.Table.from_batches([whole]))
+
+
+def test_no_batch_has_more_bytes_than_the_jvm_should_hold_at_once() -> None:
+    for count, size in [(5, 3 << 20), (5_000, 10_000), (1, 20 << 20), (20_000, 100)]:
+        found = list(sliced(pa.record_batch({"n": pa.array([bytes(size)] * count)})))
+        assert sum(batch.num_rows for batch in found) == count
+        assert all(batch.nbytes <= MOST_BYTES * 1.01 or batch.num_rows == 1 for batch in found)
+    large = [decoded(encoded([bytes(1 << 20)] * 3, config=TopicConfig(compression_type="zstd")))] * 9
+    assert [len(group) for group in grouped(large)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("count", [1, 10, 1_000, 10_000, 50_000])
+def test_stored_batches_of_any_size_are_read_in_batches_spark_likes(
+    partition: Partition, log_path: Path, count: int
+) -> None:
+    total = 50_000 if count > 1 else 12_000
+    for start in range(0, total, count):
+        partition.append_many([b"%d" % one for one in range(start, start + count)])
+    batches = read(log_path, (0, total))
+    assert all(8_192 <= batch.num_rows <= MOST_ROWS for batch in batches[:-1])
+    assert [row["value"] for row in rows(batches)] == [b"%d" % one for one in range(total)]
+
+
+def test_values_are_not_copied(partition: Partition, log_path: Path) -> None:
+    partition.append_many([bytes(1_000)] * 10_000)
+    read(log_path, (0, 10))
+    before = pa.total_allocated_bytes()
+    batches = read(log_path, (0, 10_000))
+    assert sum(batch.nbytes for batch in batches) > 10_000_000
+    assert pa.total_allocated_bytes() - before < 500_000
+
+
+# --- ranges
+
+
+def test_a_range_is_exact_on_both_sides(partition: Partition, log_path: Path) -> None:
+    for start in range(0, 100, 10):
+        partition.append_many([b"%d" % one for one in range(start, start + 10)])
+    for start, end in [(0, 100), (13, 57), (99, 100), (10, 20)]:
+        assert [row["offset"] for row in rows(read(log_path, (start, end)))] == list(range(start, end))
+    assert len(rows(read(log_path, (3, 5), (20, 30)))) == 12
+    assert read(log_path, (5, 5)) == []
+
+
+def test_what_retention_removed_before_it_was_read_is_lost(partition: Partition, log_path: Path) -> None:
+    for _ in range(10):
+        partition.append_many([b"v"] * 10)
+    partition.trim_before(45)
+    with pytest.raises(DataLossError, match=r"t-0: offsets \[20, 45\) are outside \[45, 100\)"):
+        read(log_path, (20, 60))
+    found = rows(read(log_path, (20, 60), failOnDataLoss="false"))
+    assert [row["offset"] for row in found] == list(range(45, 60))
+    assert read(log_path, (20, 40), failOnDataLoss="false") == []
+
+
+def test_what_retention_removes_while_it_is_read_is_lost(log: CommitLog, log_path: Path) -> None:
+    partition = log.create_topic(T, config={"segment_bytes": 512}).partition(0)
+    for _ in range(10):
+        partition.append_many([bytes(100)] * 3)
+
+    def overtaken(**given: str) -> Iterator[Any]:
+        options = ReadOptions.of({"path": str(log_path), **given})
+        batches = worker._batches(options, Range(T, 0, partition.start_offset, 30))
+        yield next(batches).base_offset
+        partition.trim_before(partition.start_offset + 12)
+        yield from (batch.base_offset for batch in batches)
+
+    with pytest.raises(DataLossError, match=r"offsets \[3, 12\) are outside"):
+        list(overtaken())
+    assert list(overtaken(failOnDataLoss="false")) == [12, 24, 27]
+
+
+def test_what_was_truncated_is_lost(partition: Partition, log_path: Path) -> None:
+    partition.append_many([b"v"] * 10)
+    partition.append_many([b"v"] * 10)
+    partition.truncate_from(10)
+    with pytest.raises(DataLossError, match="its end went back to 10"):
+        read(log_path, (0, 20))
+    assert len(rows(read(log_path, (0, 20), failOnDataLoss="false"))) == 10
+
+
+def test_a_deleted_topic_is_lost(log: CommitLog, partition: Partition, log_path: Path) -> None:
+    partition.append_many([b"v"] * 10)
+    read(log_path, (0, 10))
+    log.delete_topic(T)
+    with pytest.raises(DataLossError, match="t-0: no topic 't'"):
+        read(log_path, (0, 10))
+    assert read(log_path, (0, 10), failOnDataLoss="false") == []
+
+
+# --- handles
+
+
+def test_a_log_stays_open_from_task_to_task(partition: Partition, log_path: Path) -> None:
+    first = worker.open_log(str(log_path))
+    assert worker.open_log(str(log_path)) is first
+
+
+def test_another_log_at_the_same_path_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for value in (b"one", b"two"):
+        shutil.rmtree(path, ignore_errors=True)
+        with commitlog.open(path) as log:
+            log.create_topic(T).append(value)
+        assert [row["value"] for row in rows(read(path, (0, 1)))] == [value]
+
+
+def test_only_so_many_logs_stay_open(tmp_path: Path) -> None:
+    for number in range(worker._MOST_LOGS + 3):
+        commitlog.open(tmp_path / str(number)).close()
+        worker.open_log(str(tmp_path / str(number)))
+    assert len(worker._handles) == worker._MOST_LOGS
+    open_files = [os.readlink(f"/proc/self/fd/{one.directory}") for one in worker._handles.values()]
+    assert str(tmp_path / "0") not in open_files
+
+
+def test_a_path_that_a_worker_does_not_see_is_told_with_its_host(tmp_path: Path) -> None:
+    with pytest.raises(PathNotMountedError) as caught:
+        read(tmp_path / "nowhere", (0, 1))
+    assert str(caught.value) == (
+        f"{tmp_path}/nowhere cannot be read on host {socket.gethostname()} (it does not exist); "
+        "it must be mounted at that path on all hosts"
+    )
+
+
+def test_options_and_ranges_travel_to_workers() -> None:
+    options = ReadOptions.of({"path": "p", "startingOffsets": '{"t": {"0": 5}}'})
+    for one in (options, Range(T, 0, 1, 2), ALL):
+        assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_what_is_loaded_is_exempt_from_collection_once() -> None:
+    worker.settle_down.cache_clear()
+    worker.settle_down()
+    frozen = gc.get_freeze_count()
+    assert frozen > 0
+    keep = [[] for _ in range(1_000)]
+    worker.settle_down()
+    assert gc.get_freeze_count() == frozen
+    gc.unfreeze()
+    assert keep
