@@ -183,9 +183,9 @@ class CommitLog:
         """Append staged files to their partitions, all or nothing and once, as an epoch of a transaction.
 
         It is durable when this returns. False if that epoch, or a later one, was published before: then the
-        files are just removed. UnfinishedPublicationError tells that it is committed, but not all there yet:
-        the next publish() or open() goes on. After another error it is not published; after a
-        PartitionFailedError, open the log again to know.
+        files are just removed. UnfinishedPublicationError names a publication, this one or one that somebody
+        left, that is committed but not all there yet: the next publish() or open() goes on. After another
+        error this one is not published; after a PartitionFailedError, open the log again to know.
         """
         self._check_writable()
         return self._publisher.publish(txn_id, epoch, staged)
