@@ -54,11 +54,11 @@ def fill(path: Path, records: int) -> None:
 def session(bench: Bench) -> Any:
     from pyspark.sql import SparkSession
 
-    from commitlog.spark import CONF, use_java
+    from commitlog.spark import FAST_CONF, use_java
 
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = CONF | {
+    settings = FAST_CONF | {
         "spark.driver.host": "localhost",
         "spark.driver.memory": "2g",
         "spark.local.dir": str(bench.root),

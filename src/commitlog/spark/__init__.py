@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 # Measured: up to 40 % more rows a second, and half the time a task costs.
 CONF = {"spark.python.unix.domain.socket.enabled": "true"}
 
+# The same, and Arrow in the JVM does not check bounds and nulls at each access: a third less of its time for
+# a read, but no exception any more where other code of the JVM uses Arrow wrongly.
+_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+FAST_CONF = CONF | {
+    "spark.driver.extraJavaOptions": _UNCHECKED,
+    "spark.executor.extraJavaOptions": _UNCHECKED,
+}
+
 
 def register(spark: SparkSession) -> None:
     """Make the format "commitlog" known to a session that does not find it by itself.
@@ -53,4 +61,4 @@ def register(spark: SparkSession) -> None:
             raise
 
 
-__all__ = ["CONF", "find_java", "map_arrow", "register", "use_java"]
+__all__ = ["CONF", "FAST_CONF", "find_java", "map_arrow", "register", "use_java"]
