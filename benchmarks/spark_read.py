@@ -99,12 +99,23 @@ def queries(bench: Bench, spark: Any, log: Path, parquet: Path, records: int) ->
     groups = {
         "commitlog": lambda: nowhere(keys.groupBy("key").count()),
         "commitlog, all columns": lambda: nowhere(of_log.groupBy("key").count()),
+        "commitlog, map_arrow": lambda: nowhere(key_counts(spark, log).groupBy("key").sum("n")),
         "Parquet": lambda: nowhere(of_parquet.groupBy("key").count()),
     }
     seconds = warm(bench, groups)
     note = f'{KEYS:,} keys, read with .schema("key BINARY"): Spark prunes columns of Parquet by itself.'
     yield Group("spark_read", "Spark: group by key", versus_best(seconds, records, "rows/s", 1.0), note)
     yield counted(bench, spark, log, records, records / seconds["Parquet"])
+
+
+def key_counts(spark: Any, log: Path) -> Any:
+    from commitlog.spark import map_arrow
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = pa.Table.from_batches(batches).group_by("key").aggregate([([], "count_all")])
+        yield from found.rename_columns(["key", "n"]).combine_chunks().to_batches()
+
+    return map_arrow(spark, str(log), "t", count, "key BINARY, n BIGINT", columns=["key"])
 
 
 def counted(bench: Bench, spark: Any, log: Path, records: int, grouping: float) -> Group:
