@@ -21,6 +21,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.checkpointFileManagerClass": f"{STREAMING}.FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.noDataProgressEventInterval": "100",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 # Measured: up to 40 % more rows a second, and half the time a task costs.
 CONF = {"spark.python.unix.domain.socket.enabled": "true"}
 
+# The same, and Arrow in the JVM checks no bounds and nulls at each access. Measured once: a third less of
+# the JVM's processor time for a read. But there is no exception any more where other code uses Arrow wrongly.
+_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+FAST_CONF = CONF | {
+    "spark.driver.extraJavaOptions": _UNCHECKED,
+    "spark.executor.extraJavaOptions": _UNCHECKED,
+}
+
 
 def register(spark: SparkSession) -> None:
     """Make the format "commitlog" known to a session that does not find it by itself.
@@ -55,4 +63,14 @@ def register(spark: SparkSession) -> None:
             raise
 
 
-__all__ = ["CONF", "compact", "export", "find_java", "map_arrow", "register", "use_java", "verify"]
+__all__ = [
+    "CONF",
+    "FAST_CONF",
+    "compact",
+    "export",
+    "find_java",
+    "map_arrow",
+    "register",
+    "use_java",
+    "verify",
+]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commitlog.errors import ConfigError
+from commitlog.log import CommitLog
 from commitlog.spark.columns import fields_of, full_schema
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.source import plan
@@ -45,7 +46,8 @@ def map_arrow(
         raise ConfigError("columns", unknown[0], f"no such column; there are {', '.join(everything.names)}")
     chosen = everything.names if columns is None else list(columns)
     fields = fields_of(type(everything)([everything[name] for name in chosen]))
-    slices = plan(parsed)
+    with CommitLog.open(path, "r", None) as log:
+        slices = plan(log, parsed)
 
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         ranges = (

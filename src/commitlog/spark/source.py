@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from commitlog.log import CommitLog
 from commitlog.spark.columns import fields_of, full_schema
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range, batch_ranges, cut
@@ -35,9 +36,8 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     return full_schema(headers=ReadOptions.of(options).include_headers)
 
 
-def plan(options: ReadOptions) -> list[tuple[Range, ...]]:
+def plan(log: CommitLog, options: ReadOptions) -> list[tuple[Range, ...]]:
     """Return what each task of a batch query reads."""
-    log = open_log(options.path)
     return [(one,) for one in cut(log, options, batch_ranges(log, options))]
 
 
@@ -54,7 +54,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[Slice]:
         """Return what each task reads."""
-        return slices(plan(self._options))
+        return slices(plan(open_log(self._options.path), self._options))
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
         """Read a slice, in a worker process."""

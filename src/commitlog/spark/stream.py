@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from commitlog.log import CommitLog
 from commitlog.spark.admission import Admission
 from commitlog.spark.columns import fields_of
 from commitlog.spark.options import ReadOptions
@@ -98,16 +97,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             if before == self._initial:
                 return dump(before)
         end = self._available(before)
-        if self._target is None and self._admission.must_wait(before, end):
-            return dump(before)
-        if isinstance(limit, ReadAllAvailable) and limit is not None:  # Trigger.Once knows no caps
+        if limit is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once knows no caps
             return dump(end)
         log = open_log(self._options.path)
+        # what was trimmed counts for no cap
+        first = {name: max(before.get(name, 0), find(log, name).start_offset) for name in end}
+        if self._target is None and self._admission.must_wait(first, end):
+            return dump(before)
         capped = self._admission.capped(
-            before,
+            first,
             end,
-            lambda name, first, last: find(log, name).bytes_between(first, last),
-            lambda name, first, most: find(log, name).offset_after_bytes(first, most),
+            lambda name, start, stop: find(log, name).bytes_between(start, stop),
+            lambda name, start, most: find(log, name).offset_after_bytes(start, most),
         )
         return dump(capped)
 
@@ -160,9 +161,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         group_id = self._options.group_id
         moved = {name: offset for name, offset in done.items() if self._noted.get(name) != offset}
         if group_id is not None and moved:
-            _commit(open_log(self._options.path), group_id, moved)
+            open_log(self._options.path).commit_offsets(group_id, moved)
             self._noted |= moved
-
-
-def _commit(log: CommitLog, group_id: str, offsets: Offsets) -> None:
-    log.commit_offsets(group_id, offsets)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import CommitLog, DataLossError, GroupNotEmptyError, Topic, UnknownTopicError
+from commitlog.spark import worker
+from commitlog.spark.columns import full_schema
+from commitlog.spark.stream import StreamReader
+
+
+@pytest.fixture
+def topic(log: CommitLog) -> Topic:
+    """Two partitions of 100 records, in batches of ten."""
+    found = log.create_topic("t", partitions=2)
+    for number in (0, 1):
+        add(found, number, 100)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_handles() -> Iterator[None]:
+    yield
+    for path in list(worker._handles):
+        worker.forget_log(path)
+
+
+def add(topic: Topic, number: int, count: int) -> None:
+    for _ in range(count // 10):
+        topic.append_many([bytes(100)] * 10, partition=number)
+
+
+def reader(path: Path, **options: Any) -> StreamReader:
+    texts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in options.items()}
+    return StreamReader(full_schema(headers=False), {"path": str(path), **texts})
+
+
+def at(*ends: int) -> dict[str, dict[str, int]]:
+    return {"t": {str(number): end for number, end in enumerate(ends)}}
+
+
+def planned(found: StreamReader, start: Any, end: Any) -> list[list[tuple[Any, ...]]]:
+    return [[tuple(one) for one in task.ranges] for task in found.partitions(start, end)]
+
+
+def test_the_first_batch_of_a_query_from_the_end_is_empty_and_pins_where_that_was(
+    topic: Topic, log_path: Path
+) -> None:
+    stream = reader(log_path)
+    assert stream.initialOffset() == at(100, 100)
+    add(topic, 0, 10)
+    assert stream.initialOffset() == at(100, 100)
+    assert stream.latestOffset(at(100, 100)) == at(100, 100)
+    assert stream.latestOffset(at(100, 100)) == at(110, 100)
+
+
+def test_a_query_from_the_start_begins_at_once(topic: Topic, log_path: Path) -> None:
+    stream = reader(log_path, startingOffsets="earliest")
+    assert stream.initialOffset() == at(0, 0)
+    assert stream.latestOffset(at(0, 0)) == at(100, 100)
+
+
+def test_a_query_that_goes_on_is_not_held_up(topic: Topic, log_path: Path) -> None:
+    assert reader(log_path).latestOffset(at(50, 60)) == at(100, 100)
+
+
+def test_before_spark_4_2_the_position_is_that_of_the_last_batch(topic: Topic, log_path: Path) -> None:
+    stream = reader(log_path, startingOffsets="earliest", maxOffsetsPerTrigger="50")
+    stream.initialOffset()
+    assert stream.latestOffset() == at(25, 25)
+    assert stream.latestOffset() == at(25, 25)
+    stream.partitions(at(0, 0), at(25, 25))
+    assert stream.latestOffset() == at(50, 50)
+    again = reader(log_path, maxOffsetsPerTrigger="50")
+    again.partitions(at(50, 50), at(50, 50))  # what Spark asks for when it starts again
+    assert again.latestOffset() == at(75, 75)
+
+
+def test_available_now_stops_where_the_log_ended_when_it_began(topic: Topic, log_path: Path) -> None:
+    stream = reader(log_path, maxOffsetsPerTrigger="150", minOffsetsPerTrigger="100")
+    stream.prepareForTriggerAvailableNow()
+    add(topic, 0, 50)
+    topic.add_partitions(3)
+    assert stream.latestOffset(at(0, 0)) == at(75, 75)
+    assert stream.latestOffset(at(75, 75)) == at(100, 100)  # fewer than minOffsetsPerTrigger, and no wait
+    assert stream.latestOffset(at(100, 100)) == at(100, 100)
+
+
+def test_too_little_waits(topic: Topic, log_path: Path) -> None:
+    stream = reader(log_path, minOffsetsPerTrigger="30")
+    assert stream.latestOffset(at(90, 90)) == at(100, 100)
+    add(topic, 0, 20)
+    assert stream.latestOffset(at(100, 100)) == at(100, 100)
+    add(topic, 1, 10)
+    assert stream.latestOffset(at(100, 100)) == at(120, 110)
+
+
+def test_what_was_trimmed_counts_for_no_cap(topic: Topic, log_path: Path) -> None:
+    topic.partition(0).trim_before(80)
+    stream = reader(log_path, maxOffsetsPerTrigger="40", failOnDataLoss="false")
+    assert stream.latestOffset(at(0, 80)) == at(100, 100)
+    assert planned(stream, at(0, 80), at(100, 100)) == [[("t", 0, 80, 100), ("t", 1, 80, 100)]]
+    with pytest.raises(DataLossError, match=r"t-0: offsets \[0, 80\) were removed"):
+        reader(log_path).partitions(at(0, 80), at(100, 100))
+
+
+def test_bytes_are_capped_in_whole_stored_batches(topic: Topic, log_path: Path) -> None:
+    stream = reader(log_path, maxBytesPerTrigger="5000")
+    first = stream.latestOffset(at(0, 0))["t"]
+    assert 0 < first["0"] < 100
+    assert first["0"] % 10 == first["1"] % 10 == 0
+
+
+def test_new_partitions_are_read_from_their_beginning(topic: Topic, log: CommitLog, log_path: Path) -> None:
+    stream = reader(log_path)
+    topic.add_partitions(3)
+    add(topic, 2, 20)
+    log.create_topic("a").append(b"v")
+    end = stream.latestOffset(at(100, 100))
+    assert json.dumps(end) == '{"a": {"0": 1}, "t": {"0": 100, "1": 100, "2": 20}}'
+    assert planned(stream, at(100, 100), end) == [[("a", 0, 0, 1), ("t", 2, 0, 20)]]
+
+
+def test_tasks_are_shared_unless_their_number_is_asked_for(topic: Topic, log_path: Path) -> None:
+    assert len(planned(reader(log_path), at(0, 0), at(100, 100))) == 1
+    assert len(planned(reader(log_path, minPartitions="4"), at(0, 0), at(100, 100))) == 4
+    assert len(planned(reader(log_path, maxRecordsPerPartition="50"), at(0, 0), at(100, 100))) == 4
+    assert planned(reader(log_path), at(100, 100), at(100, 100)) == [[]]
+
+
+def test_lag_is_reported(topic: Topic, log_path: Path) -> None:
+    assert reader(log_path).reportLatestOffset() == at(100, 100)
+
+
+def test_progress_is_committed_for_the_group_once_it_moved(
+    topic: Topic, log: CommitLog, log_path: Path
+) -> None:
+    stream = reader(log_path, groupId="g")
+    stream.commit(at(30, 40))
+    assert [part.lag for part in log.describe_group("g").partitions] == [70, 60]
+    stream.latestOffset(at(100, 40))
+    assert [part.lag for part in log.describe_group("g").partitions] == [0, 60]
+
+
+def test_a_group_with_members_is_not_committed_for(topic: Topic, log: CommitLog, log_path: Path) -> None:
+    with log.consumer("t", group_id="g") as consumer:
+        consumer.poll(1)
+        with pytest.raises(GroupNotEmptyError):
+            reader(log_path, groupId="g").commit(at(1, 1))
+
+
+def test_what_is_subscribed_to_must_be_there_when_a_query_begins(topic: Topic, log_path: Path) -> None:
+    with pytest.raises(UnknownTopicError):
+        reader(log_path, subscribe="t,u").initialOffset()
+
+
+def test_a_topic_that_was_deleted_or_cut_back_is_lost(topic: Topic, log: CommitLog, log_path: Path) -> None:
+    strict, lenient = reader(log_path), reader(log_path, failOnDataLoss="false")
+    topic.partition(1).truncate_from(50)
+    with pytest.raises(DataLossError, match="t-1: its end went back from 100 to 50"):
+        strict.latestOffset(at(100, 100))
+    assert lenient.latestOffset(at(100, 100)) == at(100, 50)
+    log.delete_topic("t")
+    with pytest.raises(DataLossError, match="t-0: it was deleted"):
+        strict.latestOffset(at(100, 50))
+    assert lenient.latestOffset(at(100, 50)) == {}
+
+
+def test_a_reader_travels_to_workers(topic: Topic, log_path: Path) -> None:
+    stream = reader(log_path, startingOffsets="earliest")
+    task = pickle.loads(pickle.dumps(stream.partitions(at(0, 0), at(100, 100))[0]))
+    sent = pickle.loads(pickle.dumps(reader(log_path)))
+    assert sum(batch.num_rows for batch in sent.read(task)) == 200
