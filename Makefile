@@ -23,7 +23,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
 soak: $(READY)
-	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash tests/property tests/integration
+	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash tests/property tests/integration tests/spark/test_pipeline.py
 
 # One version after another, each in an environment of its own.
 test-spark-versions:

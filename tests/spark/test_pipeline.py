@@ -1,4 +1,4 @@
-"""The example of a pipeline: killed in the middle, twice, its audit still holds."""
+"""The example of a pipeline: killed in the middle, its audit still holds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import commitlog
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "spark_pipeline" / "run.py"
+SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
@@ -40,8 +41,8 @@ def kill_when_written(folder: Path, topic: str) -> None:
 
 
 def test_the_audit_holds_after_kills_in_the_middle(tmp_path: Path) -> None:
-    kill_when_written(tmp_path, "clean")
-    kill_when_written(tmp_path, "views")
+    for topic in ("clean", "views") if SOAK else ("clean",):
+        kill_when_written(tmp_path, topic)
     with start(tmp_path) as run:
         said, _ = run.communicate(timeout=300)
     assert run.returncode == 0, said
