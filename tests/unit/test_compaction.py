@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import random
 import threading
@@ -814,6 +815,7 @@ def test_a_disk_that_fails_while_a_pass_writes_leaves_the_partition_as_it_was(
     broken, sound = two
     for partition in two:
         partition.sync()
+    gc.collect()  # what other tests left open would be closed any time
     before, handles = tree(broken.path), os.listdir("/proc/self/fd")
     with monkeypatch.context() as patch:
         patch.setattr(files, call, failing(getattr(files, call), broken.path, code))
@@ -983,6 +985,7 @@ def test_passes_leave_no_handles_or_maps_behind(log: CommitLog) -> None:
         maps = Path("/proc/self/maps").read_text().splitlines()
         return len(os.listdir("/proc/self/fd")), sum(partition.path in line for line in maps)
 
+    gc.collect()  # what other tests left open would be closed any time
     held_after = []
     for _ in range(30):
         put(partition, *((b"%d" % number, bytes(100)) for number in range(50)))

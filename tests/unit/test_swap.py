@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def test_what_an_earlier_pass_left_is_written_over(tmp_path: Path, segments: lis
 def test_a_file_that_cannot_be_created_leaves_nothing(
     tmp_path: Path, segments: list[Segment], monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
+    gc.collect()  # what other tests left open would be closed any time
     before, handles = tree(tmp_path), len(os.listdir("/proc/self/fd"))
     left, real = failing, files.reserve
 
