@@ -193,9 +193,10 @@ class Segment:
         while position < limit:
             base_offset, next_offset, size = peek(buffer, position - shift, self.path, shift)
             if next_offset > offset:
-                if base_offset > offset and before is not None:
+                if base_offset > offset and position > 0:
                     # a header that rotted so that its batch was stepped over, or a hole
-                    check(buffer, before - shift, limit - shift, self.path, shift)
+                    if before is not None:
+                        check(buffer, before - shift, limit - shift, self.path, shift)
                     raise CorruptionError(self.path, position, f"offset {offset} is missing before it")
                 return position, window
             before = position
