@@ -24,7 +24,7 @@ from commitlog.partition import Partition
 from commitlog.read_only import ReadOnlyPartition
 from commitlog.reader import Layout
 from commitlog.recovery import Recovered, Recovery, RecoveryReport
-from commitlog.segment import Segment
+from commitlog.segment import Segment, companions
 from commitlog.segment_writer import SegmentWriter
 from commitlog.state import StatePage
 from commitlog.swap import list_segments
@@ -223,7 +223,12 @@ def _found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: 
     elif left is not None and page.next_offset == left[1]:
         # crash: bytes, or an end_position, that no next_offset covers -> cut by the next writer
         page.publish_append(left[1], left[0])
-    segments = [one for one in _listed(path, cache) if one.base_offset <= page.base_offset]
+    segments = _listed(path, cache)
+    while segments[-1].base_offset > page.base_offset:
+        # Ctrl-C ended a roll, or an adoption, of which nobody was told: its records come elsewhere now
+        unused = segments.pop().path
+        for leftover in (unused, *companions(unused)):
+            files.remove(leftover)
     while len(segments) > 1 and segments[1].base_offset <= page.start_offset:
         del segments[0]
     segments[-1].size_bytes = page.end_position

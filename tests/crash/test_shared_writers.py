@@ -169,3 +169,26 @@ def test_writers_killed_at_random_lose_nothing_they_were_promised(path: Path) ->
         assert {offset: found[offset] for offset in kept} == kept
         assert len(set(found.values())) == len(found), "a record that was not promised shows at most once"
         assert partition.verify().damage == ()
+
+
+def test_records_appended_after_an_interrupted_roll_are_found_by_the_next_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: SegmentWriter, next_offset: int) -> None:
+        raise KeyboardInterrupt
+
+    with commitlog.open(path, shared=True) as one, commitlog.open(path, shared=True) as two:
+        partition = one.create_topic("t", config=QUIET).partition(0)
+        append_to(partition, 5)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(SegmentWriter, "seal", interrupted)
+            partition.roll()
+        assert len(segment_files(path)) == 2
+        other = open_partition(two)
+        append_to(other, 8)
+        other.roll()
+        append_to(other, 10)
+        assert [file.stem for file in segment_files(path)] == [f"{0:020d}", f"{8:020d}"]
+    with commitlog.open(path) as log:
+        check_records(open_partition(log), 0, 10)
+        assert open_partition(log).verify().ok
