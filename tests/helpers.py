@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -15,11 +16,13 @@ import pytest
 
 from commitlog import (
     CommitLog,
+    DiskFullError,
     Partition,
     Record,
     RecordBatch,
     StagedFile,
     TopicConfig,
+    adopting,
     files,
     segment_writer,
 )
@@ -52,8 +55,48 @@ def names(directory: str | os.PathLike[str], suffix: str = "") -> list[str]:
 
 def copy_as_if_killed(log: CommitLog, target: str | os.PathLike[str]) -> Path:
     """Copy the files of an open log: what a process killed at this moment would leave behind."""
-    shutil.copytree(log.path, target)
+    copy_linked(log.path, target)
     return Path(target)
+
+
+def copy_linked(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Copy a directory; a file with two names in it is one file in the copy, too."""
+    copies: dict[int, str] = {}
+
+    def copy(one: str, other: str) -> None:
+        known = copies.setdefault(os.stat(one).st_ino, other)
+        if known == other:
+            shutil.copy2(one, other)
+        else:
+            os.link(known, other)
+
+    shutil.copytree(source, target, copy_function=copy)
+
+
+@contextmanager
+def full_after(count: int, error: BaseException | None = None) -> Iterator[None]:
+    """Let the disk be full, or something else happen, after so many steps of publications: files adopted,
+    and chunks of others.
+    """
+    left, real_append, real_adopt = iter(range(count)), Partition.append_published, Partition.adopt
+
+    def step(partition: Partition) -> None:
+        if next(left, None) is None:
+            raise error or DiskFullError(partition.path, "no room")
+
+    def append(self: Partition, batches: Any) -> range:
+        step(self)
+        return real_append(self, batches)
+
+    def adopt(self: Partition, path: str, size_bytes: int, batches: Any) -> range | None:
+        if adopting._is_worth_it(size_bytes, batches, self.config):
+            step(self)
+        return real_adopt(self, path, size_bytes, batches)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Partition, "append_published", append)
+        patch.setattr(Partition, "adopt", adopt)
+        yield
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> None:

@@ -22,10 +22,10 @@ FOLDERS = {f"commitlog.{path.parent.name}" for path in SOURCE.glob("*/__init__.p
 # Imports point down this list: a module may import only modules that stand before it.
 LAYERS = [
     "errors", "record", "config", "codec", "columns", "files", "lock", "format", "reserved", "ones",
-    "checking", "encode", "batch", "arrow", "joining", "index", "index_builder", "state", "handles",
+    "checking", "encode", "batch", "staged", "arrow", "joining", "index", "index_builder", "state", "handles",
     "segment", "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention", "keymap",
-    "merge", "compaction", "latest", "extents", "reader", "producers", "active", "writer", "compacting",
-    "partition", "read_only", "shared", "partitioner", "topic", "catalog", "topics", "staging",
+    "merge", "compaction", "latest", "extents", "reader", "producers", "active", "writer", "adopting",
+    "compacting", "partition", "read_only", "shared", "partitioner", "topic", "catalog", "topics", "staging",
     "publications", "publishing", "background", "cleaner", "housekeeping", "meter", "quota", "delivery",
     "lane", "producer", "fetching", "positions", "groups", "groups.assignors", "groups.state",
     "groups.heartbeats", "groups.directory", "groups.offsets", "groups.member", "groups.session",

@@ -78,7 +78,8 @@ from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.recovery import RecoveryReport
 from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
 from commitlog.segment import Segment
-from commitlog.staging import StagedFile, StagingWriter
+from commitlog.staged import StagedFile
+from commitlog.staging import StagingWriter
 from commitlog.topic import Topic
 
 __version__ = "0.1.0"

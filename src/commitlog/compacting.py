@@ -10,6 +10,7 @@ from functools import partial
 
 from commitlog import files
 from commitlog.active import now_ms
+from commitlog.adopting import AdoptingPartition
 from commitlog.compaction import ChangedError, Cleanable, CompactionReport, Pace, Pass, cleanable
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ClosedError, ConfigError, CorruptionError, DiskFullError
@@ -19,10 +20,9 @@ from commitlog.recovery import Recovered
 from commitlog.segment import Segment
 from commitlog.state import StatePage
 from commitlog.swap import CleanedFile, swap_in
-from commitlog.writer import PartitionWriter
 
 
-class CompactingPartition(PartitionWriter):
+class CompactingPartition(AdoptingPartition):
     """One pass runs at a time, under `_compaction_lock`, which is taken before the others."""
 
     def __init__(

@@ -140,6 +140,25 @@ def batches_start_at(buffer: Buffer, positions: Int64s, offsets: Int64s) -> bool
 
 def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) -> BatchHeader:
     """Return the header of the batch at `position`, or raise CorruptionError if it is not whole and sound."""
+    header, crc = unstamped(buffer, position, end, path, shift)
+    if crc ^ fold(header.base_offset, header.leader_epoch) != header.crc:
+        raise CorruptionError(path, position + shift, "the checksum of a batch does not match")
+    check_flags(header.flags, path, position + shift)
+    return header
+
+
+def check_flags(flags: int, path: str, position: int) -> None:
+    """Refuse a batch that a later version wrote."""
+    if flags & ~KNOWN_FLAGS or flags & CODEC_MASK not in codec.NAMES:
+        place = f"{path}, byte {position}"
+        raise UnsupportedFormatError(place, f"batch flags {flags:#x}", f"{KNOWN_FLAGS:#x}")
+
+
+def unstamped(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) -> tuple[BatchHeader, int]:
+    """Return the header of the batch at `position`, and the crc32c of all but its stamp, whatever that says.
+
+    CorruptionError if no whole batch seems to stand there.
+    """
     if end - position < SMALLEST_BATCH_BYTES:
         raise CorruptionError(path, position + shift, f"a batch cut off after {end - position} bytes")
     header = _new_header(HEADER.unpack_from(buffer, position))
@@ -148,11 +167,4 @@ def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) ->
         raise CorruptionError(path, position + shift, "no batch starts here")
     if size > end - position:
         raise CorruptionError(path, position + shift, f"a batch of {size} bytes cut off at {end - position}")
-    crc = crc32c(memoryview(buffer)[position + STAMP.size : position + size])
-    if crc ^ fold(header.base_offset, header.leader_epoch) != header.crc:
-        raise CorruptionError(path, position + shift, "the checksum of a batch does not match")
-    if header.flags & ~KNOWN_FLAGS or header.flags & CODEC_MASK not in codec.NAMES:
-        raise UnsupportedFormatError(
-            f"{path}, byte {position + shift}", f"batch flags {header.flags:#x}", f"{KNOWN_FLAGS:#x}"
-        )
-    return header
+    return header, crc32c(memoryview(buffer)[position + STAMP.size : position + size])

@@ -88,6 +88,10 @@ class IndexBuilder:
         self._timed_position = min(self._timed_position, self._latest_position)
         self.indexed_position = min(self.indexed_position, position)
 
+    def rename(self, offset_path: str, time_path: str) -> None:
+        """Take note that the indexes lie elsewhere now."""
+        self._offsets.path, self._times.path = offset_path, time_path
+
     def sync(self) -> None:
         """Make both indexes durable."""
         self._offsets.sync()

@@ -26,7 +26,8 @@ from commitlog.publishing import Publisher
 from commitlog.quota import Quota, Quotas
 from commitlog.record import TopicPartition
 from commitlog.recovery import RecoveryReport
-from commitlog.staging import StagedFile, StagingWriter
+from commitlog.staged import StagedFile
+from commitlog.staging import StagingWriter
 from commitlog.topic import Topic
 from commitlog.topics import Mode, TopicSet, abandon
 

@@ -2,7 +2,7 @@
 
 The key is the transaction's id. A record with a list of staged files commits an epoch; one without it, which
 follows, tells that all of them are appended. As JSON: {"epoch": 7, "before": 6, "staged": [["orders", 0,
-"00f3...", size, records], ...]} and then {"epoch": 7}.
+"00f3...", size, records, checksum], ...]} and then {"epoch": 7}.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from commitlog.partition import Partition
 from commitlog.reader import PartitionReader
-from commitlog.staging import StagedFile
+from commitlog.staged import StagedFile
 
 TOPIC = "__publications"
 TOPIC_CONFIG: dict[str, Any] = {
@@ -23,7 +23,7 @@ TOPIC_CONFIG: dict[str, Any] = {
     "segment_bytes": 8 << 20,  # the active segment is not compacted, and read at open
     "segment_index_bytes": 1 << 20,
     "segment_ms": 24 * 60 * 60 * 1000,
-    "max_message_bytes": 32 << 20,  # before compression; a staged file takes about 50 bytes of it
+    "max_message_bytes": 32 << 20,  # before compression; a staged file takes about 60 bytes of it
 }
 
 
@@ -84,15 +84,15 @@ class Publications:
             self._next_offset = end
 
 
-def _to_json(one: Publication) -> tuple[bytes, bytes]:
-    stored: dict[str, Any] = {"epoch": one.epoch}
-    if one.staged is not None:
-        stored["before"] = one.before
+def _to_json(publication: Publication) -> tuple[bytes, bytes]:
+    stored: dict[str, Any] = {"epoch": publication.epoch}
+    if publication.staged is not None:
+        stored["before"] = publication.before
         stored["staged"] = [
-            [file.topic, file.partition, f"{file.file_id:016x}", file.size_bytes, file.records]
-            for file in one.staged
+            [one.topic, one.partition, f"{one.file_id:016x}", one.size_bytes, one.records, one.checksum]
+            for one in publication.staged
         ]
-    return one.txn_id.encode(), json.dumps(stored, separators=(",", ":")).encode()
+    return publication.txn_id.encode(), json.dumps(stored, separators=(",", ":")).encode()
 
 
 def _from_json(key: bytes, value: bytes) -> Publication:
@@ -100,7 +100,7 @@ def _from_json(key: bytes, value: bytes) -> Publication:
     staged = None
     if "staged" in stored:
         staged = tuple(
-            StagedFile(topic, partition, int(file_id, 16), size_bytes, records)
-            for topic, partition, file_id, size_bytes, records in stored["staged"]
+            StagedFile(topic, partition, int(file_id, 16), *numbers)
+            for topic, partition, file_id, *numbers in stored["staged"]
         )
     return Publication(key.decode(), stored["epoch"], stored.get("before"), staged)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from commitlog import files
 from commitlog.catalog import INTERNAL
@@ -27,7 +27,16 @@ from commitlog.errors import (
 from commitlog.lock import ProcessLock
 from commitlog.partition import Partition
 from commitlog.publications import TOPIC, TOPIC_CONFIG, Publication, Publications
-from commitlog.staging import FOLDER, StagedFile, check_staged, chunks, remove_leftovers, remove_staged
+from commitlog.staged import (
+    FOLDER,
+    StagedBatch,
+    StagedFile,
+    check_staged,
+    chunks,
+    read_staged,
+    remove_leftovers,
+    remove_staged,
+)
 from commitlog.topics import TopicSet
 
 LOCK_NAME = ".publish-lock"
@@ -67,12 +76,12 @@ class Publisher:
             if latest is not None and epoch <= latest.epoch:
                 remove_staged(self._log_path, staged)
                 return False
-            self._check(staged)
+            checked = self._check(staged)
             before = None if latest is None else latest.epoch
             publication = Publication(txn_id, epoch, before, tuple(staged) or None)
             known.write(publication)
             if staged:
-                self._complete(known, publication)
+                self._complete(known, publication, checked)
             return True
 
     def finish_left(self) -> None:
@@ -95,32 +104,44 @@ class Publisher:
 
     # --- the steps
 
-    def _check(self, staged: Sequence[StagedFile]) -> None:
-        """Raise what could keep staged files from being appended: after the commit point it is too late."""
+    def _check(self, staged: Sequence[StagedFile]) -> dict[int, list[StagedBatch]]:
+        """Return the batches of staged files by file_id, or raise what could keep them from being appended:
+        after the commit point it is too late.
+        """
+        checked = {}
         for one in staged:
             if one.topic in INTERNAL:
                 raise InvalidTopicError(one.topic)
             topic = self._topics.find(one.topic)
             topic.partition(one.partition)
-            check_staged(self._log_path, one, topic.config)
+            checked[one.file_id] = check_staged(self._log_path, one, topic.config)
+        return checked
 
     def _finish(self, known: Publications) -> None:
         """Complete what was committed by somebody who did not come to the end of it."""
         for publication in known.unfinished():
             known.sync()  # or a power cut could take the commit away, and leave what is appended now
             try:
-                self._complete(known, publication, salvage=self._salvage)
+                self._complete(known, publication, {}, salvage=self._salvage)
             except UnfinishedPublicationError as problem:
                 if isinstance(problem.__cause__, CorruptionError):  # which no waiting makes good
                     raise problem.__cause__ from None
                 raise
 
-    def _complete(self, known: Publications, publication: Publication, *, salvage: bool = False) -> None:
+    def _complete(
+        self,
+        known: Publications,
+        publication: Publication,
+        checked: Mapping[int, list[StagedBatch]],
+        *,
+        salvage: bool = False,
+    ) -> None:
+        """Bring in what is committed. What is `checked` of it is not read again."""
         staged = publication.staged or ()
         try:
             # crash: committed, nothing appended -> the next publish() or open() appends it
             partitions = [
-                self._append(topic, number, ones, salvage)
+                self._append(topic, number, ones, checked, salvage)
                 for (topic, number), ones in _grouped(staged).items()
             ]
             for partition in partitions:
@@ -134,7 +155,12 @@ class Publisher:
         remove_staged(self._log_path, staged)
 
     def _append(
-        self, topic: str, number: int, staged: Sequence[StagedFile], salvage: bool
+        self,
+        topic: str,
+        number: int,
+        staged: Sequence[StagedFile],
+        checked: Mapping[int, list[StagedBatch]],
+        salvage: bool,
     ) -> Partition | None:
         """Append what a partition lacks of staged files; returns it, None if it was deleted since."""
         try:
@@ -147,15 +173,26 @@ class Publisher:
             staged, sequence = staged[ids.index(done.file_id) :], done.next_sequence
         for one in staged:
             try:
-                for chunk in chunks(self._log_path, one, sequence, partition.config.segment_bytes):
-                    # crash: committed, part of it appended -> the next publish() or open() appends the rest
-                    partition.append_published(chunk)
+                if sequence < one.records:
+                    batches = checked.get(one.file_id) or read_staged(self._log_path, one)
+                    self._append_file(partition, one, batches, sequence)
             except CorruptionError as problem:
                 if not salvage:
                     raise
                 _logger.warning("left out of a publication: %s", problem)
             sequence = 0
         return partition
+
+    def _append_file(
+        self, partition: Partition, staged: StagedFile, batches: Sequence[StagedBatch], sequence: int
+    ) -> None:
+        """Append the batches of a file from `sequence` on: the file itself, or a copy of them."""
+        path = os.path.join(self._log_path, staged.path)
+        if sequence == 0 and partition.adopt(path, staged.size_bytes, batches) is not None:
+            return
+        for chunk in chunks(path, batches, sequence, partition.config.segment_bytes):
+            # crash: committed, part of it appended -> the next publish() or open() appends the rest
+            partition.append_published(chunk)
 
     def _tidy(self) -> None:
         if time.monotonic() - self._tidied_at >= _TIDY_SECONDS:

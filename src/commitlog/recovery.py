@@ -21,6 +21,7 @@ from commitlog.index import OffsetIndex, TimeIndex, sealed_end
 from commitlog.repair import Salvage, fill_hole, salvage_segment
 from commitlog.reserved import only_zeros
 from commitlog.segment import (
+    ADOPTED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -123,12 +124,12 @@ class Recovery:
         return Segment(segment_path(self._directory, base_offset), base_offset, 0, self._cache)
 
     def _clear_leftovers(self) -> None:
-        """Remove what an interrupted deletion, rewrite or pass left, and indexes without a segment."""
+        """Remove what an interrupted change of files left, and indexes without a segment."""
         names = set(os.listdir(self._directory))
         for name in names:
             stem, suffix = os.path.splitext(name)
             orphan = suffix in (OffsetIndex.suffix, TimeIndex.suffix) and stem + LOG_SUFFIX not in names
-            if orphan or suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX):
+            if orphan or suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX, ADOPTED_SUFFIX):
                 files.remove(os.path.join(self._directory, name))
 
     def _from_the_start(

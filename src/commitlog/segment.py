@@ -26,6 +26,7 @@ from commitlog.reserved import without_reserved
 LOG_SUFFIX = ".log"
 DELETED_SUFFIX = ".deleted"  # removed, waiting for file_delete_delay_ms
 TEMPORARY_SUFFIX = ".tmp"  # not finished, worth nothing after a crash
+ADOPTED_SUFFIX = ".adopted"  # another name of a staged file that is about to be a segment
 _SMALL_READ_BYTES = 64 * 1024
 _DEFAULT_INTERVAL_BYTES = 4096
 _RESIDENT_BYTES = 32 * 1024 * 1024
@@ -39,8 +40,8 @@ def segment_path(directory: str, base_offset: int) -> str:
 
 def companions(path: str) -> tuple[str, str]:
     """Return the paths of a segment's offset index and time index."""
-    stem = path.removesuffix(LOG_SUFFIX)
-    return stem + OffsetIndex.suffix, stem + TimeIndex.suffix
+    stem, _, state = path.rpartition(LOG_SUFFIX)  # what follows .log follows .index as well
+    return stem + OffsetIndex.suffix + state, stem + TimeIndex.suffix + state
 
 
 class _Indexes(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ class SegmentWriter:
         self.tail: mmap.mmap | None = None
         self.tail_start = self.tail_end = 0
         self._segment_bytes = config.segment_bytes
-        self._segment_ms = _longest_ms(config)
+        self._segment_ms = longest_ms(config)
         self.roll_after = 2 * _NEVER  # a timestamp: segment_ms after the first batch's
         self._limit_offset = segment.base_offset + _MAX_RELATIVE_OFFSET
         self._foresee()
@@ -75,6 +76,8 @@ class SegmentWriter:
     @classmethod
     def open(cls, segment: Segment, config: TopicConfig, *, trust_indexes: bool = True) -> Self:
         """Go on writing after segment.size_bytes; what lies behind it in the file is cut."""
+        if segment.size_bytes == 0:
+            _let_go_of_staged(segment.path)
         fd = os.open(segment.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             found = os.fstat(fd)
@@ -94,6 +97,19 @@ class SegmentWriter:
         if segment.size_bytes:
             writer.roll_after = next(segment.headers())[1].max_timestamp + writer._segment_ms
         return writer
+
+    def rename(self, path: str) -> None:
+        """Let the segment's files have the names that belong to `path`, and whoever has these now lose them.
+
+        The .log comes last: before, nothing has happened, as indexes are derived.
+        """
+        segment, indexes = self.segment, companions(path)
+        for old, new in zip(companions(segment.path), indexes, strict=True):
+            files.replace(old, new)
+        # crash: indexes of an adopted segment without it -> open() removes or rebuilds them
+        files.replace(segment.path, path)
+        segment.path = path
+        self._builder.rename(*indexes)
 
     def has_room(self, size: int, base_offset: int, timestamp: int) -> bool:
         """Say whether batches of `size` bytes still belong in this segment; if not, the partition rolls."""
@@ -240,10 +256,20 @@ class SegmentWriter:
             self.close()
 
 
-def _longest_ms(config: TopicConfig) -> int:
+def longest_ms(config: TopicConfig) -> int:
     """Return how long a segment may be active: one that is to be compacted must be sealed in time."""
     limits = [config.segment_ms, config.max_compaction_lag_ms if config.compacts else -1]
     return min((limit for limit in limits if limit != -1), default=_NEVER)
+
+
+def _let_go_of_staged(path: str) -> None:
+    """Let a segment without records have a file of its own: Ctrl-C may have come as a staged one was adopted.
+
+    That one has another name, under which it is still to be published: it must not be cut.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(path).st_nlink > 1:
+            files.remove(path)
 
 
 def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) -> Sequence[Buffer]:

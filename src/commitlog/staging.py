@@ -1,53 +1,26 @@
-"""Staged files: batches that any process wrote, and that publishing.py appends to their partition later.
-
-A staged file holds batches as a segment does, with offsets from 0, for one partition. Each names the file as
-its producer, by which it is recognised in the partition, and its first record's number as its sequence.
-"""
+"""StagingWriter: writes a staged file, in any process. staged.py tells what that is."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog import files
 from commitlog.active import now_ms
-from commitlog.batch import RecordBatch
 from commitlog.catalog import typed
-from commitlog.columns import NO_NULLS
 from commitlog.config import TopicConfig
 from commitlog.encode import EncodedBatch, Rules
-from commitlog.errors import BatchTooLargeError, ClosedError, CorruptionError, InvalidRecordError
-from commitlog.format import PUBLISHED, STAMP, fold
+from commitlog.errors import BatchTooLargeError, ClosedError, InvalidRecordError
+from commitlog.format import PUBLISHED
 from commitlog.producers import SEQUENCES
+from commitlog.staged import StagedFile, chained
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FOLDER, SUFFIX = "staging", ".staged"
-KEPT_SECONDS = 24 * 60 * 60  # so long a staged file waits for its publication
 _TARGET_ROWS, _TARGET_BYTES = 8192, 1 << 20  # of a stored batch; small Arrow batches are put together
-_CHUNK_BYTES = 16 << 20  # appended at once; appends of others wait for it
-_CHUNK_BATCHES = 512  # files.write_at() writes so many without a copy
-
-
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """Records that wait in a file for CommitLog.publish(). It pickles, and may come from any process."""
-
-    topic: str
-    partition: int
-    file_id: int
-    size_bytes: int
-    records: int
-
-    @property
-    def path(self) -> str:
-        """Where it lies, relative to the log."""
-        return os.path.join(FOLDER, f"{self.file_id:016x}{SUFFIX}")
 
 
 class StagingWriter:
@@ -60,10 +33,10 @@ class StagingWriter:
         self._log_path = log_path
         self._config = config
         self._rules = Rules(config)
-        self._file = StagedFile(topic, partition, secrets.randbits(63), 0, 0)
+        self._file = StagedFile(topic, partition, secrets.randbits(63), 0, 0, 0)
         self._path = os.path.join(log_path, self._file.path)
         self._fd: files.Descriptor | None = None
-        self._size_bytes = self._records = 0
+        self._size_bytes = self._records = self._checksum = 0
         self._pending: list[pa.RecordBatch] = []
         self._ended = False
 
@@ -113,6 +86,7 @@ class StagingWriter:
             raise typed(error, self._path) from error
         self._size_bytes += batch.size
         self._records += batch.span
+        self._checksum = chained(self._checksum, batch.crc)
 
     def _create(self) -> files.Descriptor:
         files.make_directories(os.path.dirname(self._path))
@@ -134,8 +108,8 @@ class StagingWriter:
             except OSError as error:
                 raise typed(error, self._path) from error
         # crash: a staged file that nobody was told of -> remove_leftovers() after a day
-        one = self._file
-        return StagedFile(one.topic, one.partition, one.file_id, self._size_bytes, self._records)
+        one, found = self._file, (self._size_bytes, self._records, self._checksum)
+        return StagedFile(one.topic, one.partition, one.file_id, *found)
 
     def discard(self) -> None:
         """Leave nothing behind, unless it is finished."""
@@ -145,86 +119,3 @@ class StagingWriter:
             if self._fd is not None:
                 self._fd.close()
                 files.remove(self._path)
-
-
-# --- reading ---------------------------------------------------------------------------------------
-
-
-def _batches(log_path: str, staged: StagedFile) -> Iterator[RecordBatch]:
-    """Iterate over the batches of a staged file; CorruptionError if it is not what was staged."""
-    path = os.path.join(log_path, staged.path)
-    if staged.size_bytes == 0:
-        return
-    try:
-        view = files.map_file(path)
-    except FileNotFoundError:
-        raise CorruptionError(path, 0, "the staged file is missing") from None
-    size, position, records = len(view or b""), 0, 0
-    if view is None or size != staged.size_bytes:
-        raise CorruptionError(path, size, f"{staged.size_bytes} bytes were staged")
-    while position < size:
-        batch = RecordBatch.decode(view, position, size, path)
-        if (batch.base_offset, batch.header.producer) != (records, (staged.file_id, PUBLISHED, records)):
-            raise CorruptionError(path, position, f"another batch than that of record {records}")
-        yield batch
-        position += batch.size_bytes
-        records = batch.next_offset
-    if records != staged.records:
-        raise CorruptionError(path, size, f"{staged.records} records were staged, there are {records}")
-
-
-def check_staged(log_path: str, staged: StagedFile, config: TopicConfig) -> None:
-    """Raise what is wrong with a staged file, or keeps it out of a topic with these settings."""
-    for batch in _batches(log_path, staged):
-        if batch.size_bytes > config.segment_bytes:
-            raise BatchTooLargeError(batch.size_bytes, config.segment_bytes)
-        if config.compacts and batch.body.keys.nulls != NO_NULLS:
-            row = batch.base_offset + int(batch.key_lengths.argmin())
-            raise InvalidRecordError(row, "a compacted topic needs a key in every record")
-
-
-def chunks(
-    log_path: str, staged: StagedFile, sequence: int, segment_bytes: int
-) -> Iterator[tuple[EncodedBatch, ...]]:
-    """Iterate over the batches from `sequence` on, as many at a time as are well appended at once."""
-    chunk: list[EncodedBatch] = []
-    most, size = min(_CHUNK_BYTES, segment_bytes), 0
-    for batch in _batches(log_path, staged):
-        if batch.base_offset < sequence:
-            continue
-        if chunk and (size + batch.size_bytes > most or len(chunk) == _CHUNK_BATCHES):
-            yield tuple(chunk)
-            chunk, size = [], 0
-        chunk.append(_unstamped(batch))
-        size += batch.size_bytes
-    if chunk:
-        yield tuple(chunk)
-
-
-def _unstamped(batch: RecordBatch) -> EncodedBatch:
-    """Return a batch as it was before it was stamped: the partition gives it its offset."""
-    header = batch.header
-    crc = header.crc ^ fold(header.base_offset, header.leader_epoch)
-    span = header.next_offset - header.base_offset
-    parts = (batch.raw[STAMP.size :],)
-    return EncodedBatch(crc, parts, header.size, span, header.max_timestamp, header.producer)
-
-
-# --- removing --------------------------------------------------------------------------------------
-
-
-def remove_staged(log_path: str, staged: Iterable[StagedFile]) -> None:
-    """Remove staged files that are published, or never will be."""
-    for one in staged:
-        files.remove(os.path.join(log_path, one.path))
-
-
-def remove_leftovers(log_path: str, now: float) -> None:
-    """Remove staged files that nobody has touched for a day; `now` is in seconds since the epoch."""
-    try:
-        with os.scandir(os.path.join(log_path, FOLDER)) as found:
-            for one in found:
-                if one.name.endswith(SUFFIX) and one.stat().st_mtime < now - KEPT_SECONDS:
-                    files.remove(one.path)
-    except FileNotFoundError:  # nothing was ever staged, or somebody else removes
-        return

@@ -15,7 +15,6 @@ from commitlog.encode import EncodedBatch, encode, totals
 from commitlog.errors import BatchTooLargeError, DiskFullError
 from commitlog.format import NO_PRODUCER, STAMP, fold
 from commitlog.ones import encode_one
-from commitlog.producers import Published
 from commitlog.record import Headers
 from commitlog.segment_writer import SegmentWriter
 from commitlog.state import StatePage
@@ -23,7 +22,7 @@ from commitlog.state import StatePage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LEADER_EPOCH = 0
+LEADER_EPOCH = 0
 _END_POSITION, _NEXT = StatePage.END_POSITION, StatePage.NEXT
 _pack_stamp = STAMP.pack
 
@@ -72,8 +71,8 @@ class PartitionWriter(ActivePartition):
                     if due:
                         writer.make_room()
                     # of a small offset in epoch 0, fold() makes the offset
-                    folded = offset if offset <= 0xFFFF_FFFF else fold(offset, _LEADER_EPOCH)
-                    data = _pack_stamp(offset, _LEADER_EPOCH, crc ^ folded) + body
+                    folded = offset if offset <= 0xFFFF_FFFF else fold(offset, LEADER_EPOCH)
+                    data = _pack_stamp(offset, LEADER_EPOCH, crc ^ folded) + body
                     if end <= writer.tail_end:
                         start = writer.tail_start
                         writer.tail[position - start : end - start] = data  # type: ignore[index]
@@ -168,29 +167,6 @@ class PartitionWriter(ActivePartition):
         self._producers.note(batch.producer, batch.span, offset, now_ms())
         return offset
 
-    def append_published(self, batches: tuple[EncodedBatch, ...]) -> range:
-        """Append batches of a staged file, all or nothing, and return their offsets; see publishing.py."""
-        if not self._tells_of_producers:
-            self._tell_of_producers()
-        last = batches[-1]
-        with self._lock:
-            first = self._next_offset
-            try:
-                self._append_locked(batches)
-            finally:
-                end = self._next_offset
-                if end != first:  # Ctrl-C may come after the batches are there
-                    self._producers.note(last.producer, last.span, end - last.span, now_ms())
-        self._after_append(end, sync=False)
-        return range(first, end)
-
-    @property
-    def published(self) -> Published | None:
-        """What was published last, and how far; None if nothing ever was."""
-        with self._lock:  # to learn what others did
-            self._check_writable()
-            return self._producers.published
-
     def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
         """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""
         self._check_writable()
@@ -203,7 +179,7 @@ class PartitionWriter(ActivePartition):
             writer = self._roll_locked()
         position = writer.segment.size_bytes
         try:
-            writer.append(batches, size, offset, _LEADER_EPOCH)
+            writer.append(batches, size, offset, LEADER_EPOCH)
             self._next_offset = offset + span
             self._page.publish_append(offset + span, writer.segment.size_bytes)
         except BaseException as error:

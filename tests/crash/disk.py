@@ -24,7 +24,7 @@ import pytest
 
 from commitlog import files
 
-Image = dict[str, "bytes | Image"]  # a directory: names to contents
+Image = dict[str, "bytes | Image"]  # a directory: names to contents; a file with two names is one object
 _SECTOR_BYTES, _PAGE_BYTES = 512, 4096
 _CHANGING = (
     "unlink", "link", "mkdir", "rmdir", "ftruncate", "pwritev", "pwrite", "sendfile", "posix_fallocate"
@@ -174,7 +174,7 @@ class FakeDisk:
             if inode in self._directories:
                 return {name: below(one) for name, one in names(self._directories[inode]).items()}
             if inode not in drawn:
-                drawn[inode] = contents(self._files[inode])
+                drawn[inode] = _Contents(contents(self._files[inode]))
             return drawn[inode]
 
         image = below(self._root_inode)
@@ -315,11 +315,19 @@ def _read_handle(handle: int) -> bytes:
     return os.pread(handle, os.fstat(handle).st_size, 0)
 
 
-def write_image(image: Image, path: Path) -> None:
+class _Contents(bytes):
+    """Bytes that are the same object only where they are of the same file."""
+
+
+def write_image(image: Image, path: Path, written: dict[int, Path] | None = None) -> None:
     """Make a real directory of an image."""
+    written = {} if written is None else written
     path.mkdir()
     for name, contents in image.items():
         if isinstance(contents, dict):
-            write_image(contents, path / name)
+            write_image(contents, path / name, written)
+        elif isinstance(contents, _Contents) and id(contents) in written:
+            os.link(written[id(contents)], path / name)
         else:
             (path / name).write_bytes(contents)
+            written[id(contents)] = path / name

@@ -13,10 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 
 import commitlog
-from commitlog import CommitLog, StagedFile, staging
+from commitlog import CommitLog, StagedFile, adopting, staged, staging
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
 FILES, ROWS = 2, 3  # files for each place, records of each
+LEAST_PARTS = {"copied": 1, "adopted": 64}
 
 
 def start(name: str, *arguments: object) -> subprocess.Popen[str]:
@@ -49,14 +50,14 @@ def log_for_publishing(path: Path, *, shared: bool = False) -> None:
 
 def stage_all(log: CommitLog, epoch: int, who: str = "") -> list[StagedFile]:
     """Stage an epoch's files, each batch a single record."""
-    staged = []
+    finished = []
     for topic, partition in PLACES:
         for file in range(FILES):
             with log.stage(topic, partition) as writer:
                 for row in range(ROWS):
                     writer.append(pa.table({"value": [value_of(epoch, file, row, who)]}))
-                staged.append(writer.finish())
-    return staged
+                finished.append(writer.finish())
+    return finished
 
 
 def value_of(epoch: int, file: int, row: int, who: str = "") -> bytes:
@@ -88,28 +89,29 @@ def _epochs(values: Iterable[bytes]) -> list[int]:
     return list(epochs)
 
 
-def small_steps() -> None:
-    """Let each record be a batch, and each batch be appended by itself."""
-    staging._TARGET_ROWS = staging._CHUNK_BATCHES = 1  # type: ignore[misc]
+def small_steps(way: str) -> None:
+    """Let each record be a batch, and files be adopted, or copied batch by batch."""
+    staging._TARGET_ROWS = staged._CHUNK_BATCHES = 1  # type: ignore[misc]
+    adopting._LEAST_PART = LEAST_PARTS[way]  # type: ignore[misc]
 
 
 # --- the children
 
 
-def die_at(path: str, window: str, hit: str, shared: str, epoch: str) -> None:
+def die_at(path: str, window: str, hit: str, shared: str, epoch: str, way: str) -> None:
     """Publish an epoch, and be killed at a crash window."""
     import windows
 
-    small_steps()
+    small_steps(way)
     with commitlog.open(path, shared=shared == "True") as log:
-        staged = stage_all(log, int(epoch))
+        files = stage_all(log, int(epoch))
         with windows.calling_at(window, lambda: os.kill(os.getpid(), signal.SIGKILL), int(hit)):
-            log.publish("query", int(epoch), staged)
+            log.publish("query", int(epoch), files)
 
 
-def publish_for_ever(path: str, who: str, last: str) -> None:
+def publish_for_ever(path: str, who: str, last: str, way: str) -> None:
     """Publish the epochs of one transaction in competition with others, until all are published."""
-    small_steps()
+    small_steps(way)
     with commitlog.open(path, shared=True) as log:
         while (done := log.published("query")) is None or done < int(last):
             epoch = 0 if done is None else done + 1

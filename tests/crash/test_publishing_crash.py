@@ -10,21 +10,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from helpers import full_after
 
 import commitlog
-from commitlog import CommitLog, DiskFullError, Partition, UnfinishedPublicationError, staging
+from commitlog import CommitLog, DiskFullError, UnfinishedPublicationError, adopting, staged, staging
 from commitlog.publishing import Publisher
 
 from . import publishers
 from .disk import write_image
 from .logs import SOAK
 from .power import Moment, moments, release_lock
-from .publishers import FILES, PLACES, ROWS, log_for_publishing, published_epochs, stage_all, value_of
+from .publishers import (
+    FILES,
+    LEAST_PARTS,
+    PLACES,
+    ROWS,
+    log_for_publishing,
+    published_epochs,
+    stage_all,
+    value_of,
+)
 from .windows import crashed_at
 
+WAYS = ["copied", "adopted"]
 UNREPORTED = "a staged file that nobody was told of -> remove_leftovers() after a day"
 COMMITTED = "committed, nothing appended -> the next publish() or open() appends it"
 PARTLY = "committed, part of it appended -> the next publish() or open() appends the rest"
@@ -33,15 +43,24 @@ PUBLISHED = "published, staged files still there -> remove_leftovers() after a d
 
 VARIANTS = 20 if SOAK else 3
 SAMPLE = 5_000 if SOAK else 40
-STEPS = len(PLACES) * FILES * ROWS  # appends of one publication
+STEPS = len(PLACES) * FILES * ROWS  # appends of one publication, if its files are copied
+ADOPTIONS = len(PLACES) * FILES  # and otherwise
 WINDOWS = [(COMMITTED, 1), *((PARTLY, hit) for hit in range(1, STEPS + 1)), (APPENDED, 1), (PUBLISHED, 1)]
 SOME_WINDOWS = WINDOWS if SOAK else [WINDOWS[number] for number in (0, 2, 5, 10, STEPS, -2, -1)]
 
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are copied, batch by batch, unless a test says otherwise."""
     monkeypatch.setattr(staging, "_TARGET_ROWS", 1)
-    monkeypatch.setattr(staging, "_CHUNK_BATCHES", 1)
+    monkeypatch.setattr(staged, "_CHUNK_BATCHES", 1)
+    monkeypatch.setattr(adopting, "_LEAST_PART", LEAST_PARTS["copied"])
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, small_steps: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(adopting, "_LEAST_PART", LEAST_PARTS[request.param])
+    return str(request.param)
 
 
 @pytest.fixture
@@ -139,7 +158,7 @@ def test_a_publisher_that_is_killed_in_a_window_is_put_right_by_the_next(
     path: Path, window: str, hit: int, shared: bool
 ) -> None:
     log_for_publishing(path, shared=shared)
-    child = publishers.start("die_at", path, window, hit, shared, 1)
+    child = publishers.start("die_at", path, window, hit, shared, 1, "copied")
     assert publishers.ended(child) == -signal.SIGKILL
     with commitlog.open(path, shared=shared) as log:
         check_published(log, 1)
@@ -154,7 +173,7 @@ def test_a_living_writer_finishes_what_a_killed_publisher_left_and_others_append
     log_for_publishing(path, shared=True)
     with commitlog.open(path, shared=True) as log:
         for number, (window, hit) in enumerate(SOME_WINDOWS):
-            child = publishers.start("die_at", path, window, hit, True, number)
+            child = publishers.start("die_at", path, window, hit, True, number, "copied")
             assert publishers.ended(child) == -signal.SIGKILL
             for topic, partition in PLACES:
                 log.topic(topic).partition(partition).append(b"other %d" % number)
@@ -165,13 +184,15 @@ def test_a_living_writer_finishes_what_a_killed_publisher_left_and_others_append
 # --- several processes at once
 
 
-def test_of_several_processes_that_publish_an_epoch_one_wins_while_others_append(path: Path) -> None:
+def test_of_several_processes_that_publish_an_epoch_one_wins_while_others_append(
+    path: Path, way: str
+) -> None:
     log_for_publishing(path, shared=True)
     last = 60 if SOAK else 4
     appender = publishers.start("append_for_ever", path)
     assert appender.stdout is not None
     assert appender.stdout.readline() == "ready\n"
-    children = [publishers.start("publish_for_ever", path, name, last) for name in ("one", "two")]
+    children = [publishers.start("publish_for_ever", path, name, last, way) for name in ("one", "two")]
     won = [child.communicate(timeout=300)[0].split() for child in children]
     appender.kill()
     publishers.ended(appender)
@@ -182,11 +203,11 @@ def test_of_several_processes_that_publish_an_epoch_one_wins_while_others_append
         assert all(log.topic(topic).partition(number).verify().ok for topic, number in PLACES)
 
 
-def test_publishers_killed_at_random_publish_each_epoch_once(path: Path) -> None:
+def test_publishers_killed_at_random_publish_each_epoch_once(path: Path, way: str) -> None:
     log_for_publishing(path, shared=True)
     chance = random.Random(7)
     for _ in range(100 if SOAK else 4):
-        child = publishers.start("publish_for_ever", path, "any", 1_000_000)
+        child = publishers.start("publish_for_ever", path, "any", 1_000_000, way)
         assert child.stdout is not None
         for _ in range(chance.randint(1, 8)):
             child.stdout.readline()
@@ -202,33 +223,18 @@ def test_publishers_killed_at_random_publish_each_epoch_once(path: Path) -> None
 
 
 @pytest.mark.parametrize("hit", range(0, STEPS, 1 if SOAK else 4))
-def test_a_disk_that_is_full_after_the_commit_point_only_delays(path: Path, hit: int) -> None:
+def test_a_disk_that_isfull_after_the_commit_point_only_delays(path: Path, hit: int) -> None:
     log_for_publishing(path)
     with commitlog.open(path) as log:
-        staged = stage_all(log, 0)
-        with pytest.raises(UnfinishedPublicationError) as caught, _full_after(hit):
-            log.publish("query", 0, staged)
+        files = stage_all(log, 0)
+        with pytest.raises(UnfinishedPublicationError) as caught, full_after(hit):
+            log.publish("query", 0, files)
         assert isinstance(caught.value.__cause__, DiskFullError)
         assert log.health().ok
-        with pytest.raises(UnfinishedPublicationError), _full_after(0):
-            log.publish("query", 0, staged)
-        assert not log.publish("query", 0, staged), "committed at the first try, finished now"
+        with pytest.raises(UnfinishedPublicationError), full_after(0):
+            log.publish("query", 0, files)
+        assert not log.publish("query", 0, files), "committed at the first try, finished now"
         check_published(log, 0)
-
-
-@contextmanager
-def _full_after(count: int) -> Iterator[None]:
-    """After so many appends of published batches there is no room for more."""
-    real, left = Partition.append_published, iter(range(count))
-
-    def append(self: Partition, batches: Any) -> range:
-        if next(left, None) is None:
-            raise DiskFullError(self.path, "No space left on device")
-        return real(self, batches)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Partition, "append_published", append)
-        yield
 
 
 # --- the power goes
@@ -259,14 +265,18 @@ class Writer:
         release_lock(self._path)
 
     def publish(self, epoch: int, fail_after: int | None = None) -> None:
-        staged = stage_all(self.log, epoch)
+        files = stage_all(self.log, epoch)
         self.promise = replace(self.promise, may=(*self.promise.may, epoch))
         if fail_after is None:
-            self.log.publish("query", epoch, staged)
+            self.log.publish("query", epoch, files)
         else:
-            with pytest.raises(UnfinishedPublicationError), _full_after(fail_after):
-                self.log.publish("query", epoch, staged)
+            with pytest.raises(UnfinishedPublicationError), full_after(self._steps(fail_after)):
+                self.log.publish("query", epoch, files)
         self.promise = replace(self.promise, must=self.promise.may)
+
+    def _steps(self, appended: int) -> int:
+        """How many steps of a publication come to so many batches."""
+        return appended if LEAST_PARTS["copied"] == adopting._LEAST_PART else appended * ADOPTIONS // STEPS
 
     def append(self) -> None:
         for topic, number in PLACES:
@@ -347,7 +357,7 @@ def _check_each(found: list[Moment], folder: Path, check: Callable[[Path, Promis
         shutil.rmtree(left)
 
 
-@pytest.mark.usefixtures("quick_disk")
+@pytest.mark.usefixtures("quick_disk", "way")
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
 @pytest.mark.parametrize("story", [one_after_another, after_a_failure, after_a_kill])
 def test_a_power_cut_leaves_all_of_an_epoch_or_nothing(tmp_path: Path, story: Story, shared: bool) -> None:
@@ -365,7 +375,7 @@ def test_a_power_cut_leaves_all_of_an_epoch_or_nothing(tmp_path: Path, story: St
     _check_each(_moments(tmp_path, story, shared), tmp_path, check)
 
 
-@pytest.mark.usefixtures("quick_disk")
+@pytest.mark.usefixtures("quick_disk", "way")
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
 def test_a_power_cut_does_not_bring_back_what_was_trimmed_of_a_publication(
     tmp_path: Path, shared: bool

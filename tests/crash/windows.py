@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,9 @@ def crashed_at(window: str, live: Path, to: Path, hit: int = 1) -> Iterator[None
 
     `window` is the comment's text. The engine goes on undisturbed, so no cleanup of its own spoils the copy.
     """
-    with calling_at(window, lambda: shutil.copytree(live, to), hit):
+    from helpers import copy_linked  # children, who have no need of it, do not find it
+
+    with calling_at(window, lambda: copy_linked(live, to), hit):
         yield
 
 

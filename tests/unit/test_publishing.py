@@ -5,13 +5,13 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from helpers import copy_as_if_killed, names, stage, tree
+from helpers import copy_as_if_killed, full_after, names, stage, tree
 
 import commitlog
 from commitlog import (
@@ -33,6 +33,7 @@ from commitlog import (
     files,
     publications,
     publishing,
+    staged,
     staging,
 )
 from commitlog.lock import ProcessLock
@@ -69,23 +70,8 @@ def staged_names(log: CommitLog) -> list[str]:
     return names(os.path.join(log.path, "staging"))
 
 
-@contextmanager
-def failing_after(count: int, error: Exception | None = None) -> Iterator[None]:
-    """Let the disk be full, or something else happen, after so many chunks are appended."""
-    real, left = Partition.append_published, iter(range(count))
-
-    def append(self: Partition, batches: Any) -> range:
-        if next(left, None) is None:
-            raise error or DiskFullError(self.path, "no room")
-        return real(self, batches)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Partition, "append_published", append)
-        yield
-
-
 def leave_unfinished(log: CommitLog, appended: int, staged: list[StagedFile], epoch: int = 1) -> None:
-    with failing_after(appended), pytest.raises(UnfinishedPublicationError):
+    with full_after(appended), pytest.raises(UnfinishedPublicationError):
         log.publish("query", epoch, staged)
 
 
@@ -247,7 +233,7 @@ def test_places_that_are_not_there_are_refused(
     log: CommitLog, topic: str, partition: int, error: type[Exception]
 ) -> None:
     good = three(log)
-    bad = StagedFile(topic, partition, good[1].file_id, good[1].size_bytes, good[1].records)
+    bad = replace(good[1], topic=topic, partition=partition)
     check_refused(log, error, [good[0], bad, good[2]])
 
 
@@ -333,7 +319,7 @@ def test_a_commit_whose_sync_failed_appends_nothing_until_the_log_is_opened_agai
 @pytest.mark.parametrize("appended", [0, 1, 2])
 def test_the_next_publication_finishes_one_that_failed(log: CommitLog, appended: int) -> None:
     staged = three(log)
-    with failing_after(appended), pytest.raises(UnfinishedPublicationError, match="no room") as caught:
+    with full_after(appended), pytest.raises(UnfinishedPublicationError, match="no room") as caught:
         log.publish("query", 1, staged)
     assert caught.value.args[:2] == ("query", 1)
     assert isinstance(caught.value.__cause__, DiskFullError)
@@ -400,22 +386,22 @@ def test_a_file_of_many_chunks_goes_on_where_it_stopped(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "_TARGET_ROWS", 1)
-    monkeypatch.setattr(staging, "_CHUNK_BATCHES", 2)
-    staged = []
+    monkeypatch.setattr(staged, "_CHUNK_BATCHES", 2)
+    found = []
     for first in (0, 10, 20):
         with log.stage("t", 0) as writer:
             for number in range(first, first + 10):
                 writer.append(pa.table({"value": [b"%d" % number]}))
-            staged.append(writer.finish())
+            found.append(writer.finish())
     for appended in (0, 1, 3, 2, 0, 2, 4):
-        leave_unfinished(log, appended, staged)
+        leave_unfinished(log, appended, found)
     log.publish("other", 0, [])
     assert values(log) == [b"%d" % number for number in range(30)]
 
 
 def test_an_interrupted_publication_is_finished_by_the_next(log: CommitLog) -> None:
     staged = three(log)
-    with failing_after(1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):  # type: ignore[arg-type]
+    with full_after(1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         log.publish("query", 1, staged)
     assert not log.publish("query", 1, staged)
     assert (values(log), values(log, "u")) == ([b"t-0"] * 2, [b"u-0"] * 2)
@@ -447,7 +433,7 @@ def test_a_full_disk_keeps_nobody_from_opening_the_log(
     for one in staged_names(log):
         os.utime(f"{log.path}/staging/{one}", (0, 0))  # much later
     log.close()
-    with failing_after(0), commitlog.open(log.path) as again:
+    with full_after(0), commitlog.open(log.path) as again:
         assert "epoch 1 of 'query' is committed" in caplog.text
         assert again.published("query") is None
         assert len(staged_names(again)) == 3

@@ -17,7 +17,7 @@ from commitlog.log import CommitLog
 from commitlog.spark.columns import check_sink
 from commitlog.spark.worker import open_log
 from commitlog.spark.write_options import WriteOptions
-from commitlog.staging import StagedFile
+from commitlog.staged import StagedFile
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from commitlog.errors import ConfigError, InvalidRecordError, UnknownTopicError
 from commitlog.log import CommitLog
 from commitlog.spark.worker import log_here, settle_down
-from commitlog.staging import StagedFile, StagingWriter
+from commitlog.staged import StagedFile
+from commitlog.staging import StagingWriter
 from commitlog.topic import Topic
 
 if TYPE_CHECKING:
