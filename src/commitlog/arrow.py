@@ -280,10 +280,10 @@ def _pack_strings(column: pa.Array, first_row: int, what: str) -> BytesColumn:
     return _with_nulls(column, lengths, data, what, first_row)
 
 
-def byte_strings(column: pa.Array | pa.ChunkedArray) -> list[bytes | None]:
-    """Return a binary or string column as Python objects."""
-    strings: list[bytes | None] = column.cast(pa.binary()).to_pylist()
-    return strings
+def byte_strings(column: pa.Array | pa.ChunkedArray) -> tuple[list[Any], int]:
+    """Return a binary or string column as Python objects, bytes or None, and the count of nulls."""
+    plain = column.cast(pa.binary())
+    return plain.to_pylist(), plain.null_count
 
 
 def _is_view(kind: pa.DataType) -> bool:

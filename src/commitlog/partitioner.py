@@ -45,12 +45,16 @@ class HashPartitioner:
         present = [key for key in keys if key is not None]
         if not present:
             return np.full(len(keys), next(self._turn) % partitions, np.int64)
-        hashes = (self._hash_many(present) % np.uint64(partitions)).astype(np.int64)
+        hashes = self.keyed(present, partitions)
         if len(present) == len(keys):
             return hashes
         chosen = np.full(len(keys), next(self._turn) % partitions, np.int64)
         chosen[[key is not None for key in keys]] = hashes
         return chosen
+
+    def keyed(self, keys: list[Buffer], partitions: int) -> NDArray[np.int64]:
+        """Return the partition of each record of a batch in which every one has a key."""
+        return (self._hash_many(keys) % np.uint64(partitions)).astype(np.int64)
 
 
 def _xxhash_many(keys: list[Buffer]) -> NDArray[np.uint64]:

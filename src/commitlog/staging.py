@@ -38,6 +38,7 @@ class StagingWriter:
         self._fd: files.Descriptor | None = None
         self._size_bytes = self._records = self._checksum = 0
         self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
         self._ended = False
 
     def __enter__(self) -> Self:
@@ -61,15 +62,21 @@ class StagingWriter:
         if self._pending and data.schema != self._pending[0].schema:
             self._write_pending()
         self._pending += chunks
+        self._pending_bytes += data.nbytes
         rows = sum(batch.num_rows for batch in self._pending)
-        if rows >= _TARGET_ROWS or sum(batch.nbytes for batch in self._pending) >= _TARGET_BYTES:
+        if rows >= _TARGET_ROWS or self._pending_bytes >= _TARGET_BYTES:
             self._write_pending()
+
+    def has_room(self, data: pa.RecordBatch | pa.Table) -> bool:
+        """Say whether the file stays within a segment's size with this data; a larger one is copied later."""
+        size: int = self._size_bytes + self._pending_bytes + data.nbytes
+        return size <= self._config.segment_bytes
 
     def _write_pending(self) -> None:
         from commitlog import arrow
 
         data = arrow.put_together(self._pending)
-        self._pending = []
+        self._pending, self._pending_bytes = [], 0
         producer = self._file.file_id, PUBLISHED, self._records
         for batch in arrow.to_batches(data, self._rules, now_ms(), producer):
             self._write(batch)

@@ -716,3 +716,9 @@ def test_records_without_a_key_go_together_and_calls_take_turns(log: CommitLog) 
     mixed = topic.partition_numbers(pa.array([b"a", None, b"a", None]))
     assert mixed[0] == mixed[2]
     assert mixed[1] == mixed[3]
+    hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 1]), pa.array([b"a", None]))
+    assert hidden.null_count == 0
+    assert topic.partition_numbers(hidden)[[0, 2]].tolist() == mixed[[0, 2]].tolist()
+    for partitioner in ("xxhash", "murmur2"):
+        topic.alter_config(partitioner=partitioner)
+        assert topic.partition_numbers(pa.array([], pa.binary())).tolist() == []

@@ -1,4 +1,4 @@
-"""TaskWriter: the rows of one task that writes, each partition's in a staged file of its own."""
+"""TaskWriter: the rows of one task that writes, each partition's in staged files of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from commitlog.errors import ConfigError, InvalidRecordError, UnknownTopicError
 from commitlog.log import CommitLog
 from commitlog.spark.worker import log_here, settle_down
-from commitlog.staged import StagedFile
+from commitlog.staged import StagedFile, remove_staged
 from commitlog.staging import StagingWriter
 from commitlog.topic import Topic
 
@@ -54,6 +54,7 @@ class TaskWriter:
         self._topic = topic
         self._topics: dict[str, Topic] = {}
         self._files: dict[tuple[str, int], StagingWriter] = {}
+        self._full: list[StagedFile] = []
         self._rows = 0
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -82,22 +83,30 @@ class TaskWriter:
             stored["timestamp"] = _filled(stored["timestamp"])
         numbers = _numbers(topic, columns, len(stored["value"]))
         for number, share in _shares(pa.RecordBatch.from_pydict(stored), numbers):
-            self._file(name, number).append(share)
+            self._file(name, number, share).append(share)
 
-    def _file(self, topic: str, number: int) -> StagingWriter:
+    def _file(self, topic: str, number: int, share: pa.RecordBatch) -> StagingWriter:
+        """Return the file for a share: another one where it would outgrow a segment."""
         found = self._files.get((topic, number))
+        if found is not None and not found.has_room(share):
+            self._full.append(found.finish())
+            found = None
         if found is None:
             found = self._files[topic, number] = self._log.stage(topic, number)
         return found
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Make the files durable."""
-        return tuple(one.finish() for one in self._files.values())
+        """Make the files durable, and return them, those of a partition in the order of its rows."""
+        for one in self._files.values():
+            self._full.append(one.finish())
+        finished, self._full = tuple(self._full), []
+        return finished
 
     def discard(self) -> None:
-        """Remove the files that are not finished."""
+        """Remove the files, unless finish() has returned them."""
         for one in self._files.values():
             one.discard()
+        remove_staged(self._log.path, self._full)
 
 
 def _by_topic(column: pa.Array, first_row: int) -> Iterator[tuple[str, pa.Array | None]]:
