@@ -72,6 +72,15 @@ def sync_data(fd: int) -> None:
     os.fdatasync(fd)
 
 
+def start_writing(fd: int, start: int, end: int) -> None:
+    """Let the kernel begin to write [start, end) to the disk, so that a sync has less to wait for.
+
+    On Linux this advice does just that; pages that it finds dirty, as these are, stay in the page cache.
+    """
+    with contextlib.suppress(OSError):  # what matters the sync will tell
+        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
+
+
 def sync_map(view: mmap.mmap) -> None:
     """Make the contents of a writable map durable."""
     view.flush()

@@ -182,3 +182,18 @@ def test_a_staged_file_takes_no_more_records_than_there_are_sequences(
     monkeypatch.setattr(staging, "SEQUENCES", 100)
     with pytest.raises(InvalidRecordError, match="less than 100 records"):
         stage(log, "t", 0, [b"v"] * 100)
+
+
+def test_the_disk_does_not_wait_for_the_end_of_a_large_file(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[int, int]] = []
+    monkeypatch.setattr(staging, "_START_BYTES", 100_000)
+    monkeypatch.setattr(files, "start_writing", lambda fd, start, end: started.append((start, end)))
+    with log.stage("t", 0) as writer:
+        for _ in range(5):
+            writer.append(column([b"v" * 60_000] * 20))
+        staged = writer.finish()
+    assert [start for start, _ in started] == [0, *(end for _, end in started[:-1])]
+    assert len(started) == 5
+    assert started[-1][1] == staged.size_bytes
