@@ -83,6 +83,20 @@ def test_before_spark_4_2_the_position_is_that_of_the_last_batch(topic: Topic, l
     assert again.latestOffset() == at(75, 75)
 
 
+def test_before_spark_4_2_a_new_query_is_asked_how_far_it_goes_before_from_where(
+    topic: Topic, log_path: Path
+) -> None:
+    stream = reader(log_path, startingOffsets=at(60, 80), maxOffsetsPerTrigger="30")
+    assert stream.latestOffset() == at(80, 90)  # counted from where it starts
+    assert stream.initialOffset() == at(60, 80)
+    latest = reader(log_path)
+    assert latest.latestOffset() == at(100, 100)
+    add(topic, 0, 10)
+    assert latest.initialOffset() == at(100, 100)
+    latest.partitions(at(100, 100), at(100, 100))
+    assert latest.latestOffset() == at(110, 100)  # at once: the first batch was the empty one
+
+
 def test_available_now_stops_where_the_log_ended_when_it_began(topic: Topic, log_path: Path) -> None:
     stream = reader(log_path, maxOffsetsPerTrigger="150", minOffsetsPerTrigger="100")
     stream.prepareForTriggerAvailableNow()

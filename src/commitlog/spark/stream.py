@@ -89,6 +89,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def latestOffset(self, start: Stored | None = None, limit: Any = None) -> Stored:  # noqa: N802
         """Return where the next micro-batch ends."""
+        if start is None and not self._position:
+            self.initialOffset()  # up to Spark 4.1 a new query asks how far to go before it asks from where
         before = self._position if start is None else load(start)
         if start is not None:
             self._note_progress(before)  # Spark is done with the batch that ended there
