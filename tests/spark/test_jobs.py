@@ -119,7 +119,10 @@ def test_a_bar_shows_on_a_terminal(spark: SparkSession, path: str, monkeypatch: 
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    spark.sparkContext.setJobGroup("mine", "what the user calls it")
     assert len(verify(spark, path)) == 4
     monkeypatch.undo()
+    assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "mine"
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
     assert "verify" in terminal.getvalue()
     assert re.search(r"([2-9])/\1", terminal.getvalue())
