@@ -11,6 +11,8 @@ import pytest
 
 import commitlog
 
+from .conftest import SHORT_LIFE
+
 PROGRAM = """
 import sys
 import commitlog, commitlog.spark
@@ -52,7 +54,7 @@ def test_spark_runs_on_the_java_of_a_package_where_the_machine_has_none(
     source = str(Path(commitlog.__file__).parents[1])
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environment |= {"PATH": str(programs_but_java(tmp_path / "bin")), "PYTHONPATH": source}
-    environment["PYSPARK_PYTHON"] = sys.executable
+    environment |= {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": SHORT_LIFE}
     command = [sys.executable, "-c", PROGRAM, str(log_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
