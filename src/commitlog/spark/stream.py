@@ -110,18 +110,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         end = self._available(before, {name: high for name, (_, high) in bounds.items()})
         if limit is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once knows no caps
             return dump(end)
-        log = open_log(self._options.path)
         # what was trimmed counts for no cap
         first = {name: max(before.get(name, 0), bounds[name][0]) for name in end}
         if self._target is None and self._admission.must_wait(first, end):
             return dump(before)
-        capped = self._admission.capped(
+        return dump(self._capped(first, end))
+
+    def _capped(self, first: Offsets, end: Offsets) -> Offsets:
+        log = open_log(self._options.path)
+        return self._admission.capped(
             first,
             end,
             lambda name, start, stop: find(log, name).bytes_between(start, stop),
             lambda name, start, most: find(log, name).offset_after_bytes(start, most),
         )
-        return dump(capped)
 
     def reportLatestOffset(self) -> Stored:  # noqa: N802
         """Return the end of the log: what Spark shows beside the query's progress."""
