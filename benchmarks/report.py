@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 try:
@@ -92,6 +92,27 @@ def versus_best(seconds: dict[str, float], work: float, unit: str, target: float
             )
         )  # fmt: skip
     return lines
+
+
+def beside_floor(seconds: dict[str, float], work: float, floors: dict[str, str]) -> list[Line]:
+    """Compare with the best peer, as versus_best() does; `floors` tells of each setting which floor it has.
+
+    A floor is no peer: it reads or writes nothing. Its ratio is to the best peer, too.
+    """
+    judged = {name: taken for name, taken in seconds.items() if name not in floors.values()}
+    lines = versus_best(judged, work, "rows/s", 1.0)
+    best = max(work / taken for name, taken in judged.items() if not name.startswith(OURS))
+    lines = [
+        replace(line, note=f"{line.amount * seconds[floors[line.engine]] / work:.2f} of its floor")
+        if line.engine in floors
+        else line
+        for line in lines
+    ]
+    lines += [
+        Line(name, work / seconds[name], "rows/s", work / seconds[name] / best, note="a floor")
+        for name in dict.fromkeys(floors.values())
+    ]
+    return sorted(lines, key=lambda line: -line.amount)
 
 
 def print_group(group: Group) -> None:

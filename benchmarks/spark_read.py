@@ -15,12 +15,14 @@ import engine
 import numpy as np
 import pyarrow as pa
 from bench import Bench, best_of, timed
-from report import Group, Line, versus_best
+from report import Group, Line, beside_floor
 
 import commitlog
 
 PARTITIONS, BATCH_RECORDS, KEYS = 4, 10_000, 100_000
 MICRO_BATCHES, MICRO_ROWS = 30, 1_000
+# What Spark's own way from Python to rows costs: see spark_floor.py.
+FROM_MEMORY = "Spark's Python source, batches from memory"
 FASTEST_COUNT, MOST_SHARE = 10_000_000, 0.1
 
 
@@ -53,11 +55,14 @@ def fill(path: Path, records: int) -> None:
 
 def session(bench: Bench) -> Any:
     from pyspark.sql import SparkSession
+    from spark_floor import Floor
 
     from commitlog.spark import FAST_CONF, use_java
 
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    places = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(places)  # where workers find spark_floor
     settings = FAST_CONF | {
         "spark.driver.host": "localhost",
         "spark.driver.memory": "2g",
@@ -71,11 +76,12 @@ def session(bench: Bench) -> Any:
         builder = builder.config(name, value)
     found = builder.getOrCreate()
     found.sparkContext.setLogLevel("ERROR")
+    found.dataSource.register(Floor)
     return found
 
 
-def source(spark: Any, path: Path, schema: str | None = None) -> Any:
-    reader = spark.read.format("commitlog")
+def source(spark: Any, path: Path, schema: str | None = None, format_name: str = "commitlog") -> Any:
+    reader = spark.read.format(format_name)
     return (reader.schema(schema) if schema else reader).load(str(path))
 
 
@@ -86,25 +92,29 @@ def nowhere(frame: Any) -> float:
 def queries(bench: Bench, spark: Any, log: Path, parquet: Path, records: int) -> Iterator[Group]:
     of_log, of_parquet = source(spark, log), spark.read.parquet(str(parquet))
     keys = source(spark, log, "key BINARY")
+    floor, floor_keys = (source(spark, log, one, "floor") for one in (None, "key BINARY"))
     reads = {
         "commitlog": lambda: nowhere(of_log),
+        FROM_MEMORY: lambda: nowhere(floor),
         "commitlog, only keys": lambda: nowhere(keys),
         "Parquet": lambda: nowhere(of_parquet),
     }
     note = (
         f"{records:,} records of 100 bytes, {PARTITIONS} partitions, all columns; Parquet is not compressed."
     )
-    seconds = warm(bench, reads)
-    yield Group("spark_read", "Spark: read everything", versus_best(seconds, records, "rows/s", 1.0), note)
+    lines = beside_floor(warm(bench, reads), records, {"commitlog": FROM_MEMORY})
+    yield Group("spark_read", "Spark: read everything", lines, note)
     groups = {
         "commitlog": lambda: nowhere(keys.groupBy("key").count()),
+        FROM_MEMORY: lambda: nowhere(floor_keys.groupBy("key").count()),
         "commitlog, all columns": lambda: nowhere(of_log.groupBy("key").count()),
         "commitlog, map_arrow": lambda: nowhere(key_counts(spark, log).groupBy("key").sum("n")),
         "Parquet": lambda: nowhere(of_parquet.groupBy("key").count()),
     }
     seconds = warm(bench, groups)
     note = f'{KEYS:,} keys, read with .schema("key BINARY"): Spark prunes columns of Parquet by itself.'
-    yield Group("spark_read", "Spark: group by key", versus_best(seconds, records, "rows/s", 1.0), note)
+    lines = beside_floor(seconds, records, {"commitlog": FROM_MEMORY})
+    yield Group("spark_read", "Spark: group by key", lines, note)
     yield counted(bench, spark, log, records, records / seconds["Parquet"])
 
 

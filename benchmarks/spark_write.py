@@ -8,10 +8,12 @@ from typing import Any
 
 import engine
 from bench import Bench, timed
-from report import Group, versus_best
+from report import Group, beside_floor
 from spark_read import PARTITIONS, fill, session, source, warm
 
 import commitlog
+
+SINK = "Spark's Python sink, batches discarded"
 
 
 def spark_write(bench: Bench) -> Iterator[Group]:
@@ -28,6 +30,7 @@ def spark_write(bench: Bench) -> Iterator[Group]:
             contenders = {
                 "commitlog": lambda: into_log(bench, frame),
                 "commitlog, a partition": lambda: into_log(bench, frame, 1),
+                SINK: lambda: into_nothing(bench, frame),
                 "Parquet": lambda: into_parquet(bench, frame),
             }
             seconds = warm(bench, contenders)
@@ -37,7 +40,8 @@ def spark_write(bench: Bench) -> Iterator[Group]:
         f"{records:,} records of 100 bytes from Parquet, by key into {PARTITIONS} partitions, published and "
         "synced; Parquet is not compressed, and not synced."
     )
-    yield Group("spark_write", "Spark: write", versus_best(seconds, records, "rows/s", 1.0), note)
+    floors = dict.fromkeys(["commitlog", "commitlog, a partition"], SINK)
+    yield Group("spark_write", "Spark: write", beside_floor(seconds, records, floors), note)
 
 
 def into_log(bench: Bench, frame: Any, partitions: int = PARTITIONS) -> float:
@@ -50,6 +54,10 @@ def into_log(bench: Bench, frame: Any, partitions: int = PARTITIONS) -> float:
 def create(path: Path, partitions: int) -> None:
     with commitlog.open(path) as log:
         log.create_topic("t", partitions, commitlog.TopicConfig(**engine.WRITTEN))
+
+
+def into_nothing(bench: Bench, frame: Any) -> float:
+    return timed(lambda: frame.write.format("floor").mode("append").save(str(bench.root)))
 
 
 def into_parquet(bench: Bench, frame: Any) -> float:

@@ -32,7 +32,7 @@ LAYERS = [
     "groups.admin", "consumer", "log", "__init__",
     "spark.parsing", "spark.options", "spark.planning", "spark.admission", "spark.columns", "spark.rows",
     "spark.worker", "spark.source", "spark.stream", "spark.mapping", "spark.write_options", "spark.task",
-    "spark.from_rows", "spark.sink", "spark.progress", "spark.jobs", "spark.java", "spark",
+    "spark.from_rows", "spark.sink", "spark.progress", "spark.dividing", "spark.jobs", "spark.java", "spark",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "arrow"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import events
+import pyspark
 import queries
 from audit import Audit, audit
 from pyspark.sql import SparkSession
@@ -28,6 +29,8 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
+# Up to Spark 4.1 a run of Trigger.AvailableNow is one batch of maxOffsetsPerTrigger.
+READS_ALL = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 
 def session() -> SparkSession:
@@ -49,12 +52,16 @@ def create(log: commitlog.CommitLog) -> None:
 
 def finish(name: str, start: Callable[[], StreamingQuery]) -> None:
     """Run a query over what there is, and tell how it went."""
-    began = time.monotonic()
-    query = start()
-    query.awaitTermination()
-    batches = [one for one in query.recentProgress if one["numInputRows"]]
-    rows = sum(one["numInputRows"] for one in batches)
-    print(f"   {name}: {rows} rows in {len(batches)} batches, {time.monotonic() - began:.1f} s", flush=True)
+    began, batches = time.monotonic(), []
+    while True:
+        query = start()
+        query.awaitTermination()
+        found = [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+        batches += found
+        if READS_ALL or not found:
+            break
+    taken = time.monotonic() - began
+    print(f"   {name}: {sum(batches)} rows in {len(batches)} batches, {taken:.1f} s", flush=True)
 
 
 def main(folder: Path) -> Audit:

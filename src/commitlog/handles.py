@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -34,6 +35,18 @@ class HandleCache:
         with self._lock:
             self._used.pop(segment, None)
         segment.release()
+
+    def forget_removed(self) -> None:
+        """Let segments go whose files were removed or replaced: a map keeps their blocks on the disk."""
+        with self._lock:
+            used = list(self._used)
+        for segment in used:
+            try:
+                there = segment.inode in (None, os.stat(segment.path).st_ino)
+            except FileNotFoundError:
+                there = False
+            if not there:
+                self.forget(segment)
 
     def renew_lock(self) -> None:
         """In a forked child: another thread may have held the lock when the parent forked."""

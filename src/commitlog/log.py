@@ -287,6 +287,14 @@ class CommitLog:
         clients = [task for client in list(self._clients) for task in client.health()]
         return Health((*self._housekeeper.health(), *clients), failed, uncleanable)
 
+    def release_removed(self) -> None:
+        """Close the files of segments that were removed: as long as they are mapped, the disk keeps them.
+
+        For readers that live long: whoever reads a partition does this for it, but others may not be read.
+        """
+        self._check_open()
+        self._topics.forget_removed()
+
     def apply_retention(self, now_ms: int | None = None) -> int:
         """Remove what retention no longer keeps, as the background thread does; returns the segment count."""
         self._check_writable()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -21,7 +21,7 @@ from commitlog.errors import (
 )
 from commitlog.latest import Latest, LatestBuilder
 from commitlog.record import ConsumerRecord, Record, TopicPartition
-from commitlog.repair import VerifyReport, verify_segments
+from commitlog.repair import VerifiedPart, VerifyReport, verify_segments
 from commitlog.segment import Segment
 
 if TYPE_CHECKING:
@@ -238,17 +238,25 @@ class PartitionReader:
 
     def verify(self) -> VerifyReport:
         """Read everything and list what is damaged."""
+        return self.verify_part(0, None).report
+
+    def verify_part(self, start: int, end: int | None) -> VerifiedPart:
+        """Do that for the segments whose base_offset is in [start, end), so that others do the rest."""
         self._check_open()
         deadline: float | None = None
         while True:
             layout = self._layout()
+            low = bisect_left(layout.bases, start)
+            high = len(layout.bases) if end is None else bisect_left(layout.bases, end)
+            following = layout.bases[high] if high < len(layout.bases) else None
             try:
-                report = verify_segments(layout.segments)
+                report = verify_segments(layout.segments[low:high], following)
             except (FileNotFoundError, CorruptionError) as problem:
                 deadline = self._wait_for_change(layout, problem, deadline)
                 continue
             if report.ok or not self._changed_since(layout):
-                return report  # what looks like damage may be a segment that was just removed
+                # else what looks like damage may be a segment that was just removed
+                return VerifiedPart(report, layout.bases[low] if low < high else following, following)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from commitlog import files
 from commitlog.columns import Buffer
@@ -71,14 +72,28 @@ class RepairReport:
     indexes_rebuilt: int
 
 
-def verify_segments(segments: Sequence[Segment]) -> VerifyReport:
-    """Read every byte of the segments and every entry of their indexes; the last segment is active."""
+class VerifiedPart(NamedTuple):
+    """What verify() found in some of a partition's segments: from base_offset `first` up to `following`.
+
+    `following` is None where they are the last ones. Parts that tell of each other cover everything.
+    """
+
+    report: VerifyReport
+    first: int | None
+    following: int | None
+
+
+def verify_segments(segments: Sequence[Segment], end_offset: int | None = None) -> VerifyReport:
+    """Read every byte of the segments and every entry of their indexes.
+
+    `end_offset` is where the last one's offsets must end, None if it is not known: it is active.
+    """
     batches = records = size = 0
     damage: list[Damage] = []
-    ends = [*(segment.base_offset for segment in segments[1:]), None]
-    for segment, end_offset in zip(segments, ends, strict=True):
+    ends = [*(segment.base_offset for segment in segments), end_offset][1:]
+    for segment, end in zip(segments, ends, strict=True):
         try:
-            for _, _, found in sound_batches(segment, end_offset):
+            for _, _, found in sound_batches(segment, end):
                 if isinstance(found, Damage):
                     damage.append(found)
                 else:

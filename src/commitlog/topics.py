@@ -100,6 +100,10 @@ class TopicSet:
         with self.mutex:
             return [*self._topics.values(), *self._joined.values()]
 
+    def forget_removed(self) -> None:
+        """Let files go that were removed; a topic that somebody deleted is no longer looked at."""
+        self._cache.forget_removed()
+
     def partitions(self) -> list[Partition]:
         """Return the partitions that are open for writing."""
         found = [partition for topic in self.all() for partition in topic.partitions]

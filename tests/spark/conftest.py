@@ -15,8 +15,11 @@ from commitlog.spark import CONF, use_java
 
 VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 STREAMING = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if VERSION >= (4, 1) else "")
+# For a JVM that lives a minute: most of its time would go into compiling for a long life.
+SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     **CONF,
+    "spark.driver.extraJavaOptions": SHORT_LIFE,
     "spark.driver.host": "localhost",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",

@@ -12,6 +12,7 @@ import commitlog
 from commitlog import CommitLog, Record
 from pyspark_commitlog import DefaultSource
 
+from .conftest import VERSION
 from .queries import stream
 
 # What a process that publishes to two partitions has done after so many steps.
@@ -31,8 +32,13 @@ def copy(
     frame = stream(spark, path, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="60")
     writer = frame.select("key", "value").writeStream.format(format_name)
     writer = writer.options(topic=sink, checkpointLocation=f"{path}-{sink}", **options)
-    query = writer.trigger(availableNow=True).start(str(path))
-    query.awaitTermination(120)
+    if VERSION >= (4, 2):
+        query = writer.trigger(availableNow=True).start(str(path))
+        query.awaitTermination(120)
+    else:  # a run of AvailableNow is one capped batch
+        query = writer.trigger(processingTime="0 seconds").start(str(path))
+        query.processAllAvailable()
+        query.stop()
     return query
 
 

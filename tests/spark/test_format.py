@@ -107,8 +107,11 @@ def test_it_takes_the_options_of_a_batch_query(
     assert counts(None) == [20_000, 20_000, 20_000, 7]
     assert counts(["t", "u"], minPartitions=8, includeHeaders=True)[-1] == 7
     assert counts("u", startingOffsets='{"u": {"0": 3}}') == [4]
+    assert [row.n for row in map_arrow(spark, f"file://{path}", "u", count, "n BIGINT").collect()] == [7]
     assert counts("u", startingOffsets="latest") == []
     with pytest.raises(ConfigError, match="columns = 'valu': no such column; there are key"):
         map_arrow(spark, path, "u", count, "n BIGINT", columns=["valu"])
+    with pytest.raises(ConfigError, match="must have a column; there are key"):
+        map_arrow(spark, path, "u", count, "n BIGINT", columns=[])
     with pytest.raises(ConfigError, match="did you mean minPartitions"):
         map_arrow(spark, path, "u", count, "n BIGINT", minPartition=3)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from helpers import flip
 from pyspark.sql import SparkSession
 
 import commitlog
-from commitlog import ConfigError, LogLockedError, TopicPartition
-from commitlog.spark import compact, export, verify
+from commitlog import CommitLog, ConfigError, LogLockedError, TopicPartition
+from commitlog.spark import compact, dividing, export, jobs, verify
 
 
 @pytest.fixture
@@ -43,6 +45,42 @@ def test_verify_finds_the_damage_of_each_partition(spark: SparkSession, path: st
     assert reports[TopicPartition("t", 1)].damage[0].path == str(segment)
 
 
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let even a small log be worth several tasks."""
+    monkeypatch.setattr(dividing, "LEAST_BYTES", 1)
+
+
+@pytest.mark.usefixtures("divided")
+def test_verify_is_divided_by_segments_and_finds_what_one_pass_finds(
+    spark: SparkSession, log: CommitLog, log_path: Path
+) -> None:
+    topic = log.create_topic("t", partitions=2, config={"segment_bytes": 1024})
+    for number in range(40):
+        topic.append_many([bytes(100)] * 3, partition=number % 4 // 3)  # three times as many in the first
+    rotten, before_hole, lost = (Path(topic.partition(0).segments[number].path) for number in (3, 5, 6))
+    flip(rotten, rotten.stat().st_size // 2)
+    lost.unlink()
+    reports = verify(spark, str(log_path))
+    zero, one = TopicPartition("t", 0), TopicPartition("t", 1)
+    with commitlog.open(log_path, mode="r") as seen:
+        assert reports == {name: seen.topic("t").partition(name.partition).verify() for name in (zero, one)}
+    found = [damage for damage in reports[zero].damage if damage.path.endswith(".log")]
+    assert [damage.path for damage in found] == [str(rotten), str(before_hole)]
+    assert found[1].reason == f"offsets [{int(lost.stem)}, {int(lost.stem) + 6}) are missing"
+    assert reports[one].ok
+
+
+@pytest.mark.usefixtures("divided")
+def test_what_nobody_may_have_looked_at_is_checked_once_more(
+    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = verify(spark, path)
+    monkeypatch.setattr(jobs, "joined", lambda parts: None)  # as if segments had been merged meanwhile
+    assert verify(spark, path) == expected
+
+
+@pytest.mark.usefixtures("divided")
 def test_export_makes_folders_of_topics_and_dates(spark: SparkSession, path: str, tmp_path: Path) -> None:
     target = tmp_path / "parquet"
     assert export(spark, path, "t", str(target)) == 40
@@ -73,6 +111,7 @@ def test_compact_leaves_what_is_current(spark: SparkSession, path: str) -> None:
         compact(spark, path, "t")
 
 
+@pytest.mark.usefixtures("divided")
 def test_a_bar_shows_on_a_terminal(spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -80,7 +119,10 @@ def test_a_bar_shows_on_a_terminal(spark: SparkSession, path: str, monkeypatch: 
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    spark.sparkContext.setJobGroup("mine", "what the user calls it")
     assert len(verify(spark, path)) == 4
     monkeypatch.undo()
+    assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "mine"
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
     assert "verify" in terminal.getvalue()
-    assert "4/4" in terminal.getvalue()
+    assert re.search(r"([2-9])/\1", terminal.getvalue())

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import commitlog
 
+from .conftest import SHORT_LIFE
+
 PROGRAM = Path(__file__).parents[2] / "examples" / "spark_pipeline" / "run.py"
 SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 
@@ -19,7 +21,12 @@ def start(folder: Path) -> subprocess.Popen[str]:
     source = str(Path(commitlog.__file__).parents[1])
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), str(folder)],
-        env={**os.environ, "PYTHONPATH": source, "SPARK_LOCAL_DIRS": str(folder / "scratch")},
+        env={
+            **os.environ,
+            "PYTHONPATH": source,
+            "SPARK_LOCAL_DIRS": str(folder / "scratch"),
+            "JDK_JAVA_OPTIONS": SHORT_LIFE,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

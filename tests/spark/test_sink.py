@@ -16,7 +16,7 @@ from commitlog import CommitLog
 from commitlog.spark import sink
 from pyspark_commitlog import DefaultSource
 
-from .queries import refusal
+from .queries import read, refusal, stream
 from .sinks import (
     STEPS,
     answering_with_an_error,
@@ -76,6 +76,32 @@ def test_all_columns_make_the_round_trip(spark: SparkSession, log: CommitLog, lo
     write(frame.drop("topic"), log_path, topic="out")  # offset and timestampType are the log's to give
     plain = [[one._replace(offset=0) for one in part] for part in records(log_path, "in")]
     assert [[one._replace(offset=0) for one in part] for part in records(log_path, "out")] == plain
+
+
+def test_times_do_not_depend_on_the_time_zone_of_the_session(
+    spark: SparkSession, log: CommitLog, log_path: Path
+) -> None:
+    log.topic("in").append(b"v", timestamp=1_700_000_000_123, partition=0)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        frame = read(spark, log_path, subscribe="in")
+        assert frame.selectExpr("unix_millis(timestamp)", "date_format(timestamp, 'HH:mm')").first() == (
+            1_700_000_000_123,
+            "17:13",
+        )
+        write(frame.drop("topic"), log_path, topic="out")
+        at_noon = spark.sql(
+            "SELECT 'v' AS value, 0 AS partition, TIMESTAMP '2024-07-01 12:00:00' AS timestamp"
+        )
+        write(at_noon, log_path, topic="out")
+        reader = stream(spark, log_path, subscribe="in", startingOffsets="earliest").drop("topic")
+        writer = reader.writeStream.format("commitlog").option("checkpointLocation", f"{log_path}-zone")
+        writer.option("topic", "out").trigger(availableNow=True).start(str(log_path)).awaitTermination(120)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    found = [record.timestamp for record in records(log_path, "out")[0]]
+    assert found == [1_700_000_000_123, 1_719_849_600_000, 1_700_000_000_123]
 
 
 def test_topic_and_partition_may_be_columns(spark: SparkSession, log: CommitLog, log_path: Path) -> None:

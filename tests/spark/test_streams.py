@@ -260,6 +260,23 @@ def test_an_end_that_went_back_is_noticed(
     assert len(run.found()) == 210
 
 
+def test_a_topic_that_vanishes_and_comes_back_is_passed_over_and_read_anew(
+    spark: SparkSession, run: Run, topic: Topic, log: CommitLog, log_path: Path
+) -> None:
+    log.create_topic("u").append(b"v")
+    both = {"subscribe": "t,u", "groupId": "g"}
+    run.available(stream(spark, log_path, **both, startingOffsets="earliest"))
+    log.delete_topic("t")
+    log.topic("u").append(b"v")
+    assert "t-0: it was deleted" in refusal(lambda: run.available(stream(spark, log_path, **both)))
+    run.available(stream(spark, log_path, **both, failOnDataLoss="false"))
+    assert run.found()[200:] == [("u", 0, 0), ("u", 0, 1)]
+    add(log.create_topic("t"), 0, 10)
+    run.available(stream(spark, log_path, **both, failOnDataLoss="false"))
+    assert sorted(run.found())[:2] == [("t", 0, 0), ("t", 0, 0)]  # of the old topic, and of the new one
+    assert len(run.found()) == 212
+
+
 def test_an_end_is_refused_for_a_query_without_one(
     spark: SparkSession, run: Run, topic: Topic, log_path: Path
 ) -> None:

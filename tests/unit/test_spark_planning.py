@@ -76,6 +76,15 @@ def test_what_is_named_must_be_there_unless_a_query_runs_already(shop: CommitLog
     assert len(subscribed(shop, options(assign={"orders": [0, 7]}), all_there=False)) == 1
 
 
+def test_a_topic_that_is_deleted_while_topics_are_listed_is_just_not_there(
+    shop: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shop, "topics", lambda: ["bills", "gone", "orders"])
+    assert {name.topic for name in subscribed(shop, options(), all_there=False)} == {"bills", "orders"}
+    with pytest.raises(UnknownTopicError):
+        subscribed(shop, options())
+
+
 def test_offsets_bound_a_query_on_both_sides(shop: CommitLog) -> None:
     found = ranges(
         shop,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from commitlog import CommitLog, DataLossError, GroupNotEmptyError, Topic, UnknownTopicError
+from commitlog.spark import stream as stream_module
 from commitlog.spark import worker
 from commitlog.spark.columns import full_schema
 from commitlog.spark.stream import StreamReader
@@ -67,6 +68,15 @@ def test_a_query_from_the_start_begins_at_once(topic: Topic, log_path: Path) -> 
     assert stream.latestOffset(at(0, 0)) == at(100, 100)
 
 
+def test_a_start_by_time_that_may_be_the_end_is_pinned_too(topic: Topic, log_path: Path) -> None:
+    late = {"startingTimestamp": str(1 << 50)}
+    stream = reader(log_path, **late, startingOffsetsByTimestampStrategy="latest")
+    assert stream.initialOffset() == at(100, 100)
+    add(topic, 0, 10)
+    assert stream.latestOffset(at(100, 100)) == at(100, 100)
+    assert stream.latestOffset(at(100, 100)) == at(110, 100)
+
+
 def test_a_query_that_goes_on_is_not_held_up(topic: Topic, log_path: Path) -> None:
     assert reader(log_path).latestOffset(at(50, 60)) == at(100, 100)
 
@@ -83,6 +93,20 @@ def test_before_spark_4_2_the_position_is_that_of_the_last_batch(topic: Topic, l
     assert again.latestOffset() == at(75, 75)
 
 
+def test_before_spark_4_2_a_new_query_is_asked_how_far_it_goes_before_from_where(
+    topic: Topic, log_path: Path
+) -> None:
+    stream = reader(log_path, startingOffsets=at(60, 80), maxOffsetsPerTrigger="30")
+    assert stream.latestOffset() == at(80, 90)  # counted from where it starts
+    assert stream.initialOffset() == at(60, 80)
+    latest = reader(log_path)
+    assert latest.latestOffset() == at(100, 100)
+    add(topic, 0, 10)
+    assert latest.initialOffset() == at(100, 100)
+    latest.partitions(at(100, 100), at(100, 100))
+    assert latest.latestOffset() == at(110, 100)  # at once: the first batch was the empty one
+
+
 def test_available_now_stops_where_the_log_ended_when_it_began(topic: Topic, log_path: Path) -> None:
     stream = reader(log_path, maxOffsetsPerTrigger="150", minOffsetsPerTrigger="100")
     stream.prepareForTriggerAvailableNow()
@@ -91,6 +115,39 @@ def test_available_now_stops_where_the_log_ended_when_it_began(topic: Topic, log
     assert stream.latestOffset(at(0, 0)) == at(75, 75)
     assert stream.latestOffset(at(75, 75)) == at(100, 100)  # fewer than minOffsetsPerTrigger, and no wait
     assert stream.latestOffset(at(100, 100)) == at(100, 100)
+
+
+def test_available_now_never_goes_back_to_what_was_there_before_the_query_began(
+    topic: Topic, log_path: Path
+) -> None:
+    stream = reader(log_path)
+    stream.prepareForTriggerAvailableNow()
+    add(topic, 0, 10)  # before the query learns what "latest" is
+    assert stream.initialOffset() == at(110, 100)
+    assert stream.latestOffset(at(110, 100)) == at(110, 100)
+    assert stream.latestOffset(at(110, 100)) == at(110, 100)
+
+
+@pytest.mark.parametrize("lenient", [True, False])
+def test_a_topic_that_is_deleted_while_the_query_looks_is_lost_like_any_other(
+    topic: Topic, log: CommitLog, log_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: bool
+) -> None:
+    log.create_topic("u").append(b"v")
+    subscribed = stream_module.subscribed
+
+    def and_then_delete(*args: Any, **named: Any) -> Any:
+        found = subscribed(*args, **named)
+        if "t" in log.topics():
+            log.delete_topic("t")
+        return found
+
+    monkeypatch.setattr(stream_module, "subscribed", and_then_delete)
+    stream = reader(log_path, failOnDataLoss=str(not lenient).lower(), maxOffsetsPerTrigger="1000")
+    if lenient:
+        assert stream.latestOffset({"t": {"0": 50}}) == {"u": {"0": 1}}
+    else:
+        with pytest.raises(DataLossError, match="t-0: it was deleted"):
+            stream.latestOffset({"t": {"0": 50}})
 
 
 def test_too_little_waits(topic: Topic, log_path: Path) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 import commitlog
 from commitlog import CommitLog, DataLossError, Partition, PathNotMountedError, TopicConfig
 from commitlog.spark import worker
-from commitlog.spark.columns import Field, fields_of, full_schema
+from commitlog.spark.columns import _TYPES, Field, fields_of, full_schema
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range
 from commitlog.spark.rows import MOST_BYTES, MOST_ROWS, grouped, schema_of, sliced
@@ -120,6 +120,18 @@ def test_a_schema_of_other_columns_or_types_is_refused() -> None:
     assert refused(typed("Key", "binary")).startswith("schema = 'Key': no such column; there are key, value")
     assert refused(typed("value", "string")) == "schema = 'value string': value is binary"
     assert refused(typed("key", "binary", nullable=False)) == "schema = 'key NOT NULL': key may be null"
+    # batches without columns have no rows, and Spark would count none
+    assert refused(StructType()) == f"schema = 'struct<>': must have a column; there are {', '.join(_TYPES)}"
+    twice = StructType().add("key", "binary").add("key", "binary")
+    assert refused(twice) == "schema = 'key': must not be there twice"
+
+
+def test_a_time_that_spark_cannot_hold_is_its_last_one(partition: Partition, log_path: Path) -> None:
+    last = (1 << 63) // 1_000_000 * 1_000
+    partition.append_many([b"v"] * 3, timestamps=[5, 1 << 60, last])
+    (batch,) = read(log_path, (0, 3), fields=(Field("timestamp"),))
+    found = batch.column(0).cast("int64").to_pylist()
+    assert found == [5_000, (1 << 63) // 1_000 * 1_000, last * 1_000]
 
 
 # --- sizes
@@ -141,6 +153,11 @@ def test_no_batch_has_more_bytes_than_the_jvm_should_hold_at_once() -> None:
         found = list(sliced(pa.record_batch({"n": pa.array([bytes(size)] * count)})))
         assert sum(batch.num_rows for batch in found) == count
         assert all(batch.nbytes <= MOST_BYTES * 1.01 or batch.num_rows == 1 for batch in found)
+    uneven = [bytes(3 << 20)] * 5 + [b"x"] * 9_000 + [bytes(1 << 20)] * 50 + [bytes(20 << 20), b"y"]
+    found = list(sliced(pa.record_batch({"n": pa.array(uneven)})))
+    assert [value for batch in found for value in batch.column(0).to_pylist()] == uneven
+    assert all(batch.nbytes <= MOST_BYTES * 1.01 or batch.num_rows == 1 for batch in found)
+    assert len(found) < 60
     large = [decoded(encoded([bytes(1 << 20)] * 3, config=TopicConfig(compression_type="zstd")))] * 9
     assert [len(group) for group in grouped(large)] == [3, 3, 3]
 
@@ -248,6 +265,45 @@ def test_only_so_many_logs_stay_open(tmp_path: Path) -> None:
     assert len(worker._handles) == worker._MOST_LOGS
     open_files = [os.readlink(f"/proc/self/fd/{one.directory}") for one in worker._handles.values()]
     assert str(tmp_path / "0") not in open_files
+
+
+@pytest.mark.parametrize("gone", ["trimmed", "compacted", "deleted"])
+def test_files_that_are_gone_are_let_go_by_whoever_reads_another_topic(
+    log: CommitLog, log_path: Path, gone: str
+) -> None:
+    config = {"segment_bytes": 100_000, "file_delete_delay_ms": 0, "cleanup_policy": "compact,delete"}
+    partition = log.create_topic(T, config=config).partition(0)
+    for _ in range(10):
+        partition.append_many([bytes(1_000)] * 90, keys=[b"k"] * 90)
+    log.create_topic("other").append_many([bytes(1_000)] * 90)
+    read(log_path, (0, 900))
+    assert mapped(log_path)
+    if gone == "deleted":
+        log.delete_topic(T)
+    elif gone == "compacted":
+        partition.compact()
+    else:
+        partition.trim_before(800)
+    assert gone_ones(log_path)
+    options = ReadOptions.of({"path": str(log_path)})
+    list(worker.read_ranges(options, ALL, [Range("other", 0, 0, 90)]))
+    assert gone_ones(log_path) == []
+
+
+def gone_ones(path: Path) -> list[str]:
+    """The mapped files of a log that are no segments any more: renamed, in a renamed folder, or removed."""
+    here = [path / "t-0", path / "other-0"]
+    return [one for one in mapped(path) if not (one.endswith(".log") and Path(one).parent in here)]
+
+
+def mapped(path: Path) -> list[str]:
+    """The files of a log's segments that this process has mapped for reading."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [
+        line.split(maxsplit=5)[5]
+        for line in lines
+        if f"{path}/" in line and " r--s " in line and ".log" in line
+    ]
 
 
 def test_a_path_that_a_worker_does_not_see_is_told_with_its_host(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ def full_schema(*, headers: bool) -> StructType:
 
 def fields_of(schema: StructType) -> tuple[Field, ...]:
     """Return the columns of a query's schema, any of ours in any order; ConfigError for another."""
+    if not schema.fields:  # Arrow batches without columns have no rows: nothing would be counted
+        raise ConfigError("schema", "struct<>", f"must have a column; there are {', '.join(_TYPES)}")
     for field in schema.fields:
         expected = _TYPES.get(field.name)
         if expected is None:
@@ -58,6 +60,8 @@ def fields_of(schema: StructType) -> tuple[Field, ...]:
             raise ConfigError("schema", given, f"{field.name} is {expected.simpleString()}")
         if not field.nullable and field.name in _MAY_BE_NULL:
             raise ConfigError("schema", f"{field.name} NOT NULL", f"{field.name} may be null")
+        if schema.names.count(field.name) > 1:
+            raise ConfigError("schema", field.name, "must not be there twice")
     return tuple(Field(field.name, field.nullable) for field in schema.fields)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from commitlog.compaction import CompactionReport
 from commitlog.errors import ConfigError
 from commitlog.lock import LogLock
 from commitlog.log import CommitLog
 from commitlog.record import TopicPartition
-from commitlog.repair import VerifyReport
+from commitlog.repair import VerifiedPart, VerifyReport
+from commitlog.spark.dividing import Part, divided, joined, task_count
 from commitlog.spark.options import log_path
 from commitlog.spark.planning import find
 from commitlog.spark.progress import bar
@@ -21,33 +22,43 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+_SLOTS = 8  # how many tasks run at once where Spark does not tell, as in Spark Connect
+Item = TypeVar("Item")
+Done = TypeVar("Done")
+
 
 def verify(
     spark: SparkSession, path: str, topics: Sequence[str] | None = None
 ) -> dict[TopicPartition, VerifyReport]:
-    """Read every byte of a log and check it, a task for each partition; returns what Partition.verify() does.
+    """Read every byte of a log and check it, a task for several segments; returns what each verify() would.
 
     It takes no lock. Topics may be named; by default it is all of them.
     """
     place = log_path(path)
-    reports = _run(spark, "verify", _partitions(place, topics), lambda name: _verify(place, name))
-    return dict(reports)
+    names = _partitions(place, topics)
+    sizes = {name: _sizes(place, name) for name in names}
+    size = sum(one for segments in sizes.values() for _, one in segments)
+    found = _verified(spark, place, divided(sizes, task_count(size, _slots(spark))))
+    reports = {name: joined(found[name]) for name in names}
+    again = [[Part(name)] for name, report in reports.items() if report is None]
+    whole = _verified(spark, place, again)
+    return {name: report or whole[name][0].report for name, report in reports.items()}
 
 
 def compact(spark: SparkSession, path: str, topic: str) -> dict[TopicPartition, CompactionReport]:
     """Run a pass of compaction over the closed segments of a topic, a task for each partition.
 
-    A pass is not divided any further. Each task opens the log as one of several writers, so that nobody may
-    have it open alone: that is a LogLockedError. Such a log compacts by itself what is due, too: a report
-    may say that nothing was left to clean.
+    A pass is not divided any further: it must know all keys of what it cleans. Each task opens the log as
+    one of several writers, so that nobody may have it open alone: that is a LogLockedError. Such a log
+    compacts by itself what is due, too: a report may say that nothing was left to clean.
     """
     place = log_path(path)
     config = open_log(place).topic(topic).config
     if not config.compacts:
         raise ConfigError("cleanup_policy", config.cleanup_policy, "must contain compact")
     LogLock.take(place, shared=True).release()
-    reports = _run(spark, "compact", _partitions(place, [topic]), lambda name: _compact(place, name))
-    return dict(reports)
+    names = _partitions(place, [topic])
+    return dict(zip(names, _run(spark, "compact", names, lambda name: _compact(place, name)), strict=True))
 
 
 def export(spark: SparkSession, path: str, topics: str | Sequence[str], target: str) -> int:
@@ -55,28 +66,52 @@ def export(spark: SparkSession, path: str, topics: str | Sequence[str], target: 
 
     The date is that of a record's timestamp, in the session's time zone.
     """
-    from pyspark.sql import functions
+    from pyspark.sql import Observation, functions
 
-    names = topics if isinstance(topics, str) else ",".join(topics)
-    reader = spark.read.format("commitlog").option("subscribe", names).option("includeHeaders", "true")
-    frame = reader.load(log_path(path)).withColumn("date", functions.to_date("timestamp"))
+    place = log_path(path)
+    names = topics.split(",") if isinstance(topics, str) else topics
+    size = sum(find(open_log(place), name).size_bytes for name in _partitions(place, names))
+    reader = spark.read.format("commitlog").option("subscribe", ",".join(names))
+    reader = reader.option("includeHeaders", "true").option("minPartitions", task_count(size, _slots(spark)))
+    frame = reader.load(place).withColumn("date", functions.to_date("timestamp"))
+    counted = Observation()
+    frame = frame.observe(counted, functions.count(functions.lit(1)).alias("records"))
     with bar(spark, "export"):
         frame.write.partitionBy("topic", "date").parquet(target)
-    count: int = spark.read.schema(frame.schema).parquet(target).count()
-    return count
+    return int(counted.get["records"])
 
 
-# --- one task for each partition -----------------------------------------------------------------
+# --- pieces of work ------------------------------------------------------------------------------
 
 
 def _partitions(path: str, topics: Sequence[str] | None) -> list[TopicPartition]:
     log = open_log(path)
-    names = log.topics() if topics is None else list(topics)
+    names = log.topics() if topics is None else [name.strip() for name in topics]
     return [TopicPartition(name, part) for name in names for part in range(len(log.topic(name).partitions))]
 
 
-def _verify(path: str, name: TopicPartition) -> VerifyReport:
-    return find(log_here(path), name).verify()
+def _slots(spark: SparkSession) -> int:
+    context = getattr(spark, "sparkContext", None)
+    return _SLOTS if context is None else int(context.defaultParallelism)
+
+
+def _sizes(path: str, name: TopicPartition) -> list[tuple[int, int]]:
+    return [(segment.base_offset, segment.size_bytes) for segment in find(open_log(path), name).segments]
+
+
+def _verified(
+    spark: SparkSession, path: str, groups: list[list[Part]]
+) -> dict[TopicPartition, list[VerifiedPart]]:
+    """Check parts, a task for each group of them; returns those of each partition, in order."""
+
+    def check(group: list[Part]) -> list[VerifiedPart]:
+        return [find(log_here(path), part.name).verify_part(part.start, part.end) for part in group]
+
+    found: dict[TopicPartition, list[VerifiedPart]] = {}
+    for group, done in zip(groups, _run(spark, "verify", groups, check), strict=True):
+        for part, verified in zip(group, done, strict=True):
+            found.setdefault(part.name, []).append(verified)
+    return found
 
 
 def _compact(path: str, name: TopicPartition) -> CompactionReport:
@@ -85,23 +120,20 @@ def _compact(path: str, name: TopicPartition) -> CompactionReport:
         return report
 
 
-def _run(
-    spark: SparkSession, title: str, items: list[TopicPartition], work: Callable[[TopicPartition], Any]
-) -> list[tuple[TopicPartition, Any]]:
-    """Do some work for each partition, in a task of its own."""
+def _run(spark: SparkSession, title: str, items: list[Item], work: Callable[[Item], Done]) -> list[Done]:
+    """Do some work for each item, in a task of its own; returns what came of each, in their order."""
 
     def task(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         settle_down()
         for batch in numbers:
-            done = [
-                pickle.dumps((items[number], work(items[number]))) for number in batch.column(0).to_pylist()
-            ]
+            done = [pickle.dumps((number, work(items[number]))) for number in batch.column(0).to_pylist()]
             yield pa.record_batch({"done": pa.array(done, pa.binary())})
 
     if not items:
         return []
     with bar(spark, title):
-        found = spark.range(0, len(items), 1, len(items)).mapInArrow(task, "done BINARY").collect()
-    return [pickle.loads(row.done) for row in found]
+        rows = spark.range(0, len(items), 1, len(items)).mapInArrow(task, "done BINARY").collect()
+    found: dict[int, Done] = dict(pickle.loads(row.done) for row in rows)
+    return [found[number] for number in range(len(items))]

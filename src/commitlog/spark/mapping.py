@@ -46,7 +46,7 @@ def map_arrow(
         raise ConfigError("columns", unknown[0], f"no such column; there are {', '.join(everything.names)}")
     chosen = everything.names if columns is None else list(columns)
     fields = fields_of(type(everything)([everything[name] for name in chosen]))
-    with CommitLog.open(path, "r", None) as log:
+    with CommitLog.open(parsed.path, "r", None) as log:
         slices = plan(log, parsed)
 
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

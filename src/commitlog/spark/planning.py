@@ -60,7 +60,7 @@ def subscribed(log: CommitLog, options: ReadOptions, *, all_there: bool = True) 
     found = [
         TopicPartition(topic, number)
         for topic in topics
-        for number in range(len(log.topic(topic).partitions))
+        for number in range(_partition_count(log, topic, needed=all_there))
     ]
     if options.assign is None:
         return found
@@ -68,6 +68,15 @@ def subscribed(log: CommitLog, options: ReadOptions, *, all_there: bool = True) 
         for name in options.assign:
             find(log, name)
     return [name for name in found if name in options.assign]
+
+
+def _partition_count(log: CommitLog, topic: str, *, needed: bool) -> int:
+    try:
+        return len(log.topic(topic).partitions)
+    except UnknownTopicError:  # deleted since the topics were listed
+        if needed:
+            raise
+        return 0
 
 
 # --- bounds --------------------------------------------------------------------------------------

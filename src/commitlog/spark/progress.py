@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_SECONDS = 0.2
+_JOB_GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
 @contextlib.contextmanager
@@ -38,6 +39,7 @@ def bar(spark: SparkSession, title: str) -> Iterator[None]:
                 completed, total = _tasks(context.statusTracker(), group)
                 shown.update(task, completed=completed, total=total or None)
 
+        before = {name: context.getLocalProperty(name) for name in _JOB_GROUP}
         context.setJobGroup(group, title)
         watcher = threading.Thread(target=look, daemon=True)
         watcher.start()
@@ -46,7 +48,8 @@ def bar(spark: SparkSession, title: str) -> Iterator[None]:
         finally:
             done.set()
             watcher.join()
-            context.setLocalProperty("spark.jobGroup.id", None)
+            for name, value in before.items():
+                context.setLocalProperty(name, value)
         _, total = _tasks(context.statusTracker(), group)
         shown.update(task, completed=total, total=total)
 

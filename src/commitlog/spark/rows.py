@@ -21,6 +21,7 @@ from commitlog.spark.columns import Field
 # measured, rows to the JVM a second: 512 a batch 2.8 M, 4,096 3.5 M, 8,192 to 16,384 3.8 M, 65,536 3.2 M
 SMALL_ROWS, TARGET_ROWS, MOST_ROWS = 4096, 8192, 16384
 MOST_BYTES = 8 << 20  # each batch is held in the JVM's direct memory
+_LAST_MS = (1 << 63) // 1000  # in the year 294247: Spark counts microseconds in 64 bits
 _STORED = ("key", "value", "offset", "timestamp", "headers")
 _PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _TYPES = {
@@ -63,8 +64,7 @@ def _converted(batches: list[RecordBatch], name: TopicPartition, schema: pa.Sche
         elif column == "timestampType":
             found[column] = _timestamp_types(batches, count)
         elif column == "timestamp":
-            microseconds = _numbers(found[column]) * 1000
-            found[column] = pa.Array.from_buffers(_TYPES[column], count, [None, pa.py_buffer(microseconds)])
+            found[column] = _times(batches, _numbers(found[column]))
         elif column == "headers":
             found[column] = _headers(found[column])
     return pa.RecordBatch.from_arrays([found[column] for column in names], schema=schema)
@@ -72,6 +72,14 @@ def _converted(batches: list[RecordBatch], name: TopicPartition, schema: pa.Sche
 
 def _numbers(column: pa.Array) -> Any:
     return np.frombuffer(column.buffers()[1], np.int64, len(column), 8 * column.offset)
+
+
+def _times(batches: list[RecordBatch], milliseconds: Any) -> pa.Array:
+    """Return times in microseconds; one that Spark cannot hold is the last that it can."""
+    if max(batch.header.max_timestamp for batch in batches) > _LAST_MS:
+        milliseconds = np.minimum(milliseconds, _LAST_MS)
+    content = pa.py_buffer(milliseconds * 1000)
+    return pa.Array.from_buffers(_TYPES["timestamp"], len(milliseconds), [None, content])
 
 
 def _timestamp_types(batches: list[RecordBatch], count: int) -> pa.Array:
@@ -128,7 +136,7 @@ def grouped(batches: Iterable[RecordBatch]) -> Iterator[list[RecordBatch]]:
 
 
 def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch that is too large into even slices."""
+    """Cut a batch that is too large into even slices, and those once more where large values are close."""
     rows, size = batch.num_rows, batch.nbytes
     most = MOST_ROWS if size <= MOST_BYTES else max(min(MOST_ROWS, rows * MOST_BYTES // size), 1)
     if rows <= most:
@@ -136,4 +144,8 @@ def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return
     step = -(-rows // -(-rows // most))
     for start in range(0, rows, step):
-        yield batch.slice(start, step)
+        piece = batch.slice(start, step)
+        if size <= MOST_BYTES:
+            yield piece
+        else:
+            yield from sliced(piece)

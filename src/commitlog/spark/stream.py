@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from commitlog.errors import UnknownPartitionError, UnknownTopicError
+from commitlog.record import TopicPartition
 from commitlog.spark.admission import Admission
 from commitlog.spark.columns import fields_of
 from commitlog.spark.options import ReadOptions
@@ -70,8 +73,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._initial = starts(log, self._options, names, LATEST)
             self._position = self._position or self._initial
             # an empty first batch writes into the checkpoint what "latest" was, before a crash can move it
-            self._pinned = self._options.starting is not None and not self._options.starting.mentions_latest
+            self._pinned = not self._may_start_at_the_end
         return dump(self._initial)
+
+    @property
+    def _may_start_at_the_end(self) -> bool:
+        starting, strategy = self._options.starting, self._options.starting_offsets_by_timestamp_strategy
+        return starting is None or starting.mentions_latest or (starting.by_time and strategy == "latest")
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return what makes Spark pass on that there is a cap; what the cap is, the options say."""
@@ -85,10 +93,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix what Trigger.AvailableNow reads."""
-        self._target = self._ends()
+        self._target = {name: end for name, (_, end) in self._bounds().items()}
 
     def latestOffset(self, start: Stored | None = None, limit: Any = None) -> Stored:  # noqa: N802
         """Return where the next micro-batch ends."""
+        if start is None and not self._position:
+            self.initialOffset()  # up to Spark 4.1 a new query asks how far to go before it asks from where
         before = self._position if start is None else load(start)
         if start is not None:
             self._note_progress(before)  # Spark is done with the batch that ended there
@@ -96,34 +106,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._pinned = True
             if before == self._initial:
                 return dump(before)
-        end = self._available(before)
+        bounds = self._bounds()
+        end = self._available(before, {name: high for name, (_, high) in bounds.items()})
         if limit is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once knows no caps
             return dump(end)
-        log = open_log(self._options.path)
         # what was trimmed counts for no cap
-        first = {name: max(before.get(name, 0), find(log, name).start_offset) for name in end}
+        first = {name: max(before.get(name, 0), bounds[name][0]) for name in end}
         if self._target is None and self._admission.must_wait(first, end):
             return dump(before)
-        capped = self._admission.capped(
+        return dump(self._capped(first, end))
+
+    def _capped(self, first: Offsets, end: Offsets) -> Offsets:
+        log = open_log(self._options.path)
+        return self._admission.capped(
             first,
             end,
             lambda name, start, stop: find(log, name).bytes_between(start, stop),
             lambda name, start, most: find(log, name).offset_after_bytes(start, most),
         )
-        return dump(capped)
 
     def reportLatestOffset(self) -> Stored:  # noqa: N802
         """Return the end of the log: what Spark shows beside the query's progress."""
-        return dump(self._ends())
+        return dump({name: end for name, (_, end) in self._bounds().items()})
 
-    def _ends(self) -> Offsets:
+    def _bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return where each partition starts and ends that is there by now."""
         log = open_log(self._options.path)
-        names = subscribed(log, self._options, all_there=False)
-        return {name: find(log, name).high_watermark for name in names}
+        found = {}
+        for name in subscribed(log, self._options, all_there=False):
+            with contextlib.suppress(UnknownTopicError, UnknownPartitionError):  # deleted just now
+                partition = find(log, name)
+                found[name] = partition.start_offset, partition.high_watermark
+        return found
 
-    def _available(self, before: Offsets) -> Offsets:
-        """Return how far there is something to read, in what is there by now."""
-        end = self._ends()
+    def _available(self, before: Offsets, end: Offsets) -> Offsets:
+        """Return how far there is something to read: to the end, or to what AvailableNow began with."""
         for name, offset in before.items():
             if name not in end:
                 lost(self._options, f"{name.topic}-{name.partition}", "it was deleted")
@@ -133,7 +150,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._target is None:
             return end
         target = self._target
-        return {name: min(offset, target[name]) for name, offset in end.items() if name in target}
+        return {
+            name: min(offset, max(target[name], before.get(name, 0)))
+            for name, offset in end.items()
+            if name in target
+        }
 
     # --- a micro-batch
 

@@ -44,6 +44,7 @@ def open_log(path: str) -> CommitLog:
     known = _handles.get(path)
     if known is not None:
         if _is_there(path, known):
+            known.log.release_removed()  # or topics that are not read any more would fill the disk
             return known.log
         forget_log(path)
     log = CommitLog.open(path, "r", None)

@@ -1,0 +1,69 @@
+"""How checking a log is divided among tasks, by segments of roughly even bytes, and its results joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from commitlog.record import TopicPartition
+from commitlog.repair import VerifiedPart, VerifyReport
+
+# A task of Spark takes some 50 ms for itself; so many bytes are checked in about that time.
+LEAST_BYTES = 64 << 20
+Sizes = Sequence[tuple[int, int]]  # base_offset and bytes of each segment of a partition
+
+
+class Part(NamedTuple):
+    """The segments of a partition whose base_offset is in [start, end); end=None is all from `start` on.
+
+    Offsets rather than files: segments are rolled, trimmed and merged while tasks wait for their turn.
+    """
+
+    name: TopicPartition
+    start: int = 0
+    end: int | None = None
+
+
+def task_count(size_bytes: int, slots: int) -> int:
+    """Return how many tasks to make: a few for each slot, so that none waits long for the last one."""
+    return max(min(size_bytes // LEAST_BYTES, 4 * slots), 1)
+
+
+def divided(partitions: Mapping[TopicPartition, Sizes], tasks: int) -> list[list[Part]]:
+    """Divide the segments of partitions, in their order, among about so many tasks."""
+    total = sum(size for sizes in partitions.values() for _, size in sizes)
+    target = max(-(-total // tasks), 1)
+    groups: list[list[Part]] = []
+    group: list[Part] = []
+    filled = 0
+    for name, sizes in partitions.items():
+        ends = [base for base, _ in sizes[1:]]
+        start = 0
+        for end, (_, size) in zip([*ends, None], sizes, strict=True):
+            filled += size
+            if end is None or filled >= target:
+                group.append(Part(name, start, end))
+                start = end or 0
+            if filled >= target:
+                groups.append(group)
+                group, filled = [], 0
+    return [*groups, group] if group else groups
+
+
+def joined(parts: Sequence[VerifiedPart]) -> VerifyReport | None:
+    """Return the report over all parts of a partition, which are in order.
+
+    None if segments were merged or removed between one task and another, so that nobody may have looked
+    at some of them: a part must end where the next one begins.
+    """
+    if any(before.following != after.first for before, after in pairwise(parts)):
+        return None
+    reports = [part.report for part in parts]
+    return VerifyReport(
+        sum(report.segments for report in reports),
+        sum(report.batches for report in reports),
+        sum(report.records for report in reports),
+        sum(report.bytes_checked for report in reports),
+        tuple(damage for report in reports for damage in report.damage),
+    )
