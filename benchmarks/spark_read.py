@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from bench import Bench, best_of, timed
 from report import Group, Line, beside_floor
+from spark_cpu import processor_lines
 
 import commitlog
 
@@ -116,6 +117,10 @@ def queries(bench: Bench, spark: Any, log: Path, parquet: Path, records: int) ->
     lines = beside_floor(seconds, records, {"commitlog": FROM_MEMORY})
     yield Group("spark_read", "Spark: group by key", lines, note)
     yield counted(bench, spark, log, records, records / seconds["Parquet"])
+    for title, contenders in (("read everything", reads), ("group by key", groups)):
+        chosen = {name: contenders[name] for name in ("commitlog", FROM_MEMORY, "Parquet")}
+        lines = processor_lines(spark, bench.repeats, records, chosen)
+        yield Group("spark_read", f"Spark: {title}, processor time", lines)
 
 
 def key_counts(spark: Any, log: Path) -> Any:
