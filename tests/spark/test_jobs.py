@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from helpers import flip
 from pyspark.sql import SparkSession
 
 import commitlog
-from commitlog import CommitLog, ConfigError, LogLockedError, TopicPartition
+from commitlog import CommitLog, CompactionReport, ConfigError, LogLockedError, Partition, TopicPartition
 from commitlog.spark import compact, dividing, export, jobs, verify
 
 
@@ -109,6 +110,18 @@ def test_compact_leaves_what_is_current(spark: SparkSession, path: str) -> None:
         assert dict(table.latest()) == dict(before)
     with pytest.raises(ConfigError, match="must contain compact"):
         compact(spark, path, "t")
+
+
+def test_a_pass_that_another_one_overtook_is_run_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compact_once, answers = Partition.compact, ["changed", "changed"]
+
+    def overtaken(partition: Partition, *now: int | None) -> CompactionReport:
+        report = compact_once(partition, *now)
+        return replace(report, stopped_by=answers.pop()) if answers else report
+
+    monkeypatch.setattr(Partition, "compact", overtaken)
+    assert jobs._compact(path, TopicPartition("table", 0)).stopped_by in (None, "nothing to clean")
+    assert answers == []
 
 
 @pytest.mark.usefixtures("divided")

@@ -17,7 +17,9 @@ from commitlog import CommitLog, Topic
 from .conftest import VERSION
 from .queries import refusal, stream
 
-needs_admission = pytest.mark.skipif(VERSION < (4, 2), reason="needs Spark 4.2, which tells sources of triggers and asks them for lag")
+needs_admission = pytest.mark.skipif(
+    VERSION < (4, 2), reason="needs Spark 4.2, which tells sources of triggers and asks them for lag"
+)
 
 
 class Run:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+_PASSES = 10  # so often a pass is begun anew
 _SLOTS = 8  # how many tasks run at once where Spark does not tell, as in Spark Connect
 Item = TypeVar("Item")
 Done = TypeVar("Done")
@@ -115,8 +116,14 @@ def _verified(
 
 
 def _compact(path: str, name: TopicPartition) -> CompactionReport:
+    """Run a pass; again where another came first: other tasks have the log open, and it cleans itself."""
     with CommitLog.open(path, "w", None, shared=True) as log:
-        report: CompactionReport = log.topic(name.topic).partition(name.partition).compact()
+        partition = log.topic(name.topic).partition(name.partition)
+        report: CompactionReport = partition.compact()
+        for _ in range(_PASSES - 1):
+            if report.stopped_by != "changed":
+                break
+            report = partition.compact()
         return report
 
 
