@@ -64,6 +64,7 @@ class Partition(ReplicatedPartition):
             self._check_writable()
             segments = self._segments.segments
             count = retention.expired(segments, self._writer.max_timestamp, self.config, now_ms)
+            # what a follower's active segment no longer keeps, its leader's start_offset tells
             ends = [*self._segments.bases, self._next_offset if self._rolls_by_itself else MAX_INT64]
             while ends[count] > self.high_watermark:
                 count -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 
@@ -61,7 +62,8 @@ class ReplicatedPartition(ShorteningPartition):
         start, end = self._start_offset, self._next_offset
         self._epochs = epoch_checkpoint.recovered(self.path, self._segments.segments, start, end)
         if epoch_checkpoint.load(self.path) != self._epochs:
-            self._store_epochs(self._epochs)
+            with contextlib.suppress(DiskFullError):  # it is derived, and a full disk must not keep it closed
+                self._store_epochs(self._epochs)
         self._publish_mark(max(start, min(start if kept_mark is None else kept_mark, end)))
         if kept_mark is not None and self._mark != kept_mark:
             self._sync_page()  # or a power cut would bring it back when there are other records below it

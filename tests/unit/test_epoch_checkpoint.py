@@ -92,6 +92,21 @@ def test_a_lost_or_damaged_history_is_read_from_the_batches(kept: Path, damage: 
     assert epochs_at_open(kept) == FOUND
 
 
+def test_a_full_disk_keeps_nobody_from_opening_a_log_whose_history_is_lost(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kept / epoch_checkpoint.NAME).unlink()
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(epoch_checkpoint, "store", full)
+        with commitlog.open(kept.parent) as log:
+            assert log.topic("t").partition(0).epochs == FOUND
+    assert epochs_at_open(kept) == FOUND
+
+
 @pytest.mark.parametrize("lacks", [1, 2, 3])
 def test_epochs_that_the_file_lacks_are_read_from_the_batches(kept: Path, lacks: int) -> None:
     epoch_checkpoint.store(str(kept), EpochHistory(FOUND.starts[:-lacks]))
