@@ -204,3 +204,18 @@ def test_a_client_goes_on_at_the_next_leader(cluster: Cluster) -> None:
         cluster.stop(leader.node_id)
         assert orders.append(b"after", acks="all") == 1
         assert [record.value for record in orders.records()] == [b"before", b"after"]
+
+
+def test_a_topic_grows_and_leaders_go_back_to_where_they_were_at_first(cluster: Cluster) -> None:
+    leader = three(cluster)
+    leader.add_partitions("orders", 2)
+    second = TopicPartition("orders", 1)
+    assert cluster.leader(second).topic("orders").partition(1).append(b"x") == 0
+    first = leader.state().partition(ORDERS)
+    assert first is not None
+    cluster.stop(leader.node_id)
+    other = cluster.leader()
+    cluster.start(leader.node_id)
+    assert wait(lambda: len(other.state().partition(ORDERS).isr) == 3)  # type: ignore[union-attr]
+    other.elect_preferred()
+    assert wait(lambda: other.state().partition(ORDERS).leader == first.replicas[0])  # type: ignore[union-attr]

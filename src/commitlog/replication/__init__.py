@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from commitlog.replication.cluster import ClusterState, NodeState, PartitionState, TopicState
 from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controller import Controller
@@ -27,4 +29,13 @@ __all__ = [
     "TlsConfig",
     "TopicState",
     "Transport",
+    "ZooKeeperController",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ZooKeeperController":  # kazoo is an extra
+        from commitlog.replication.controllers.zookeeper import ZooKeeperController
+
+        return ZooKeeperController
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

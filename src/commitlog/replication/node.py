@@ -148,6 +148,14 @@ class Node:
         """Delete a topic on all nodes."""
         self._controller.delete_topic(name)
 
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic grow to so many partitions. Keys hash over the new number from then on."""
+        self._controller.add_partitions(name, partitions)
+
+    def elect_preferred(self) -> None:
+        """Let the first replica of each partition lead, where it is in sync: spread leaders as at first."""
+        self._controller.elect_preferred()
+
     def move(self, name: TopicPartition, replicas: Sequence[int]) -> None:
         """Move a partition to these nodes, while it is written; state() tells when it is there."""
         self._controller.reassign(name, replicas)
