@@ -8,10 +8,11 @@ READY := $(VENV)/.ready
 
 demo: $(READY)
 	$(BIN)/python examples/quickstart.py
+	$(BIN)/python examples/replicated_log.py
 	$(BIN)/python examples/spark_pipeline/run.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rs  # -rs: what cannot run here, and why
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -23,7 +24,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
 soak: $(READY)
-	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash tests/property tests/integration tests/spark/test_pipeline.py
+	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash tests/property tests/integration tests/replication tests/spark/test_pipeline.py
 
 # One version after another, each in an environment of its own.
 test-spark-versions:

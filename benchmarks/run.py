@@ -23,6 +23,7 @@ import limits
 import numpy
 import producing
 import pyarrow
+import replicating
 import spark_read
 import spark_write
 from bench import Bench
@@ -46,6 +47,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group]]] = {
     "latency": clients.latency,
     "compaction": compaction.compaction,
     "compaction_memory": compaction.compaction_memory,
+    "replication": replicating.replication,
     "spark_read": spark_read.spark_read,
     "spark_write": spark_write.spark_write,
 }

@@ -17,26 +17,52 @@ import commitlog
 SOURCE = Path(commitlog.__file__).parent
 TESTS = Path(__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
-FOLDERS = {f"commitlog.{path.parent.name}" for path in SOURCE.glob("*/__init__.py")}
+FOLDERS = {
+    ".".join(("commitlog", *path.parent.relative_to(SOURCE).parts))
+    for path in SOURCE.glob("*/**/__init__.py")
+}
 
 # Imports point down this list: a module may import only modules that stand before it.
 LAYERS = [
     "errors", "record", "config", "codec", "columns", "files", "lock", "format", "reserved", "ones",
-    "checking", "encode", "batch", "staged", "arrow", "joining", "index", "index_builder", "state", "handles",
-    "segment", "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention", "keymap",
-    "merge", "compaction", "latest", "extents", "reader", "producers", "active", "writer", "adopting",
-    "compacting", "partition", "read_only", "shared", "partitioner", "topic", "catalog", "topics", "staging",
+    "checking", "encode", "batch", "staged", "arrow", "joining", "index", "index_builder", "epochs", "state",
+    "handles", "segment", "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention",
+    "keymap", "merge", "compaction", "latest", "extents", "epoch_checkpoint", "replica_slice", "reader",
+    "producers", "received", "active", "writer", "adopting", "compacting", "shortening", "replicated",
+    "partition", "read_only", "shared", "partitioner", "topic", "catalog", "topics", "staging",
     "publications", "publishing", "background", "cleaner", "housekeeping", "meter", "quota", "delivery",
     "lane", "producer", "fetching", "positions", "groups", "groups.assignors", "groups.state",
     "groups.heartbeats", "groups.directory", "groups.offsets", "groups.member", "groups.session",
-    "groups.admin", "consumer", "log", "__init__",
-    "spark.parsing", "spark.options", "spark.planning", "spark.admission", "spark.columns", "spark.rows",
-    "spark.worker", "spark.source", "spark.stream", "spark.mapping", "spark.write_options", "spark.task",
-    "spark.from_rows", "spark.sink", "spark.progress", "spark.dividing", "spark.jobs", "spark.java", "spark",
+    "groups.admin", "consumer",
+    "replication.cluster", "replication.controllers.control", "replication.messages", "replication.transport",
+    "replication.transports.local", "replication.rules", "replication.controller",
+    "replication.controllers.simulated", "testing",
+    "log",
+    "replication.controllers.stored", "replication.controllers.telling", "replication.controllers.static",
+    "replication.refusals", "replication.controllers.served", "replication.controllers.remote_controller",
+    "replication.controllers.zk_layout", "replication.controllers.zk_requests",
+    "replication.controllers.zk_elected", "replication.controllers.zk_member",
+    "replication.controllers.zookeeper", "replication.replicas.replica_log", "replication.transports.fields",
+    "replication.transports.wire", "replication.transports.handshake", "replication.transports.tls",
+    "replication.transports.streams", "replication.transports.timer", "replication.transports.connection",
+    "replication.transports.opening", "replication.transports.tcp", "replication.clients.intake",
+    "replication.clients.answering", "replication.clients.router", "replication.clients.fetched",
+    "replication.clients.remote_partition", "replication.clients.remote", "replication.config",
+    "replication.replicas.effects", "replication.replicas.progress", "replication.replicas.leader",
+    "replication.replicas.follower", "replication.replicas.replica", "replication.replicas.throttle",
+    "replication.replicas.held", "replication.replicas.acks", "replication.replicas.serving",
+    "replication.replicas.fetching", "replication.replicas.core", "replication.hosting",
+    "replication.node_topic", "replication.node", "replication.clients", "replication.controllers",
+    "replication.replicas", "replication.transports", "replication",
+    "__init__",
+    "spark.parsing", "spark.opening", "spark.options", "spark.planning", "spark.admission", "spark.columns",
+    "spark.rows", "spark.worker", "spark.source", "spark.stream", "spark.mapping", "spark.write_options",
+    "spark.task", "spark.from_rows", "spark.sink", "spark.progress", "spark.dividing", "spark.jobs",
+    "spark.java", "spark",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "arrow"
-EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam"]
+EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam", "kazoo"]
 
 # What durability rests on is asked of the file system in files.py only, where tests put a disk that lies.
 ONLY_IN_FILES = {

@@ -13,6 +13,7 @@ with commitlog.open("data") as log:
 from __future__ import annotations
 
 import os
+import typing
 from typing import Literal
 
 from commitlog.batch import RecordBatch
@@ -22,39 +23,53 @@ from commitlog.consumer import Consumer
 from commitlog.delivery import RecordFuture, RecordMetadata
 from commitlog.errors import (
     AssignmentError,
+    AuthenticationError,
     BatchTooLargeError,
     BufferFullError,
     ClosedError,
     CommitFailedError,
     CommitLogError,
     ConfigError,
+    ConnectionFailedError,
     CorruptionError,
     DataLossError,
     DeliveryTimeoutError,
     DeserializationError,
     DiskFullError,
+    FencedEpochError,
     FencedMemberError,
     ForkedError,
+    FrameTooLargeError,
     GroupNotEmptyError,
     InconsistentGroupError,
     InvalidRecordError,
+    InvalidReplicasError,
     InvalidTopicError,
+    IsrRefusedError,
     LogLockedError,
     MissingDependencyError,
+    NoControllerError,
     NoOffsetError,
     NotALogError,
     NotAssignedError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     PartitionFailedError,
     PathNotMountedError,
     ProducerFencedError,
+    ProtocolError,
     ReadOnlyError,
     RebalanceInProgressError,
     RecordTooLargeError,
+    ReplicationTimeoutError,
+    StaleNodeError,
     TopicExistsError,
     TornTailError,
     UnfinishedPublicationError,
+    UnknownEpochError,
     UnknownGroupError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -82,6 +97,10 @@ from commitlog.staged import StagedFile
 from commitlog.staging import StagingWriter
 from commitlog.topic import Topic
 
+if typing.TYPE_CHECKING:
+    from commitlog.replication.clients.remote import RemoteLog
+    from commitlog.replication.transports.tls import TlsConfig
+
 __version__ = "0.1.0"
 
 
@@ -103,8 +122,29 @@ def open(
     return CommitLog.open(path, mode, config, shared=shared)
 
 
+def connect(
+    addresses: str,
+    *,
+    tls: TlsConfig | None = None,
+    secret: bytes | None = None,
+    timeout_ms: int = 30_000,
+    read_from: Literal["leader", "any"] = "leader",
+) -> RemoteLog:
+    """Connect to a cluster: topics and partitions that other machines have, with the methods of local ones.
+
+    `addresses` is "host:port" of a node, or of several with commas between them; the others are learned
+    from them. `tls` and `secret` are those of the nodes. Whatever is asked is tried again until timeout_ms is
+    over, also when another node leads meanwhile. With read_from="any" a follower may be read: one of
+    `addresses`, if it has the partition.
+    """
+    from commitlog.replication.clients.remote import RemoteLog  # sockets are imported when they are wanted
+
+    return RemoteLog.open(addresses, tls=tls, secret=secret, timeout_ms=timeout_ms, read_from=read_from)
+
+
 __all__ = [
     "AssignmentError",
+    "AuthenticationError",
     "BatchTooLargeError",
     "BufferFullError",
     "ClosedError",
@@ -113,6 +153,7 @@ __all__ = [
     "CommitLogError",
     "CompactionReport",
     "ConfigError",
+    "ConnectionFailedError",
     "Consumer",
     "ConsumerConfig",
     "ConsumerRecord",
@@ -122,8 +163,10 @@ __all__ = [
     "DeliveryTimeoutError",
     "DeserializationError",
     "DiskFullError",
+    "FencedEpochError",
     "FencedMemberError",
     "ForkedError",
+    "FrameTooLargeError",
     "GroupDescription",
     "GroupMetadata",
     "GroupNotEmptyError",
@@ -132,15 +175,21 @@ __all__ = [
     "Index",
     "IndexEntry",
     "InvalidRecordError",
+    "InvalidReplicasError",
     "InvalidTopicError",
+    "IsrRefusedError",
     "Latest",
     "LogConfig",
     "LogLockedError",
     "MemberDescription",
     "MissingDependencyError",
+    "NoControllerError",
     "NoOffsetError",
     "NotALogError",
     "NotAssignedError",
+    "NotEnoughReplicasAfterAppendError",
+    "NotEnoughReplicasError",
+    "NotLeaderError",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetIndex",
@@ -154,6 +203,7 @@ __all__ = [
     "Producer",
     "ProducerConfig",
     "ProducerFencedError",
+    "ProtocolError",
     "Quota",
     "ReadOnlyError",
     "RebalanceInProgressError",
@@ -165,10 +215,12 @@ __all__ = [
     "RecordTooLargeError",
     "RecoveryReport",
     "RepairReport",
+    "ReplicationTimeoutError",
     "Salvage",
     "Segment",
     "StagedFile",
     "StagingWriter",
+    "StaleNodeError",
     "Subscription",
     "TimeIndex",
     "Topic",
@@ -177,11 +229,13 @@ __all__ = [
     "TopicPartition",
     "TornTailError",
     "UnfinishedPublicationError",
+    "UnknownEpochError",
     "UnknownGroupError",
     "UnknownPartitionError",
     "UnknownTopicError",
     "UnsupportedFormatError",
     "VerifyReport",
+    "connect",
     "open",
     "register_assignor",
     "register_partitioner",

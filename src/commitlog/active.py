@@ -1,6 +1,6 @@
 """ActivePartition: a partition open for writing: its segments, what is durable of them, and their rolling.
 
-writer.py appends to it, partition.py takes away from it.
+writer.py appends to it, shortening.py takes away from it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,10 @@ from itertools import pairwise
 from commitlog import files
 from commitlog.config import TopicConfig
 from commitlog.encode import Rules
-from commitlog.errors import (
-    CommitLogError,
-    DiskFullError,
-    OffsetOutOfRangeError,
-    PartitionFailedError,
-)
+from commitlog.errors import CommitLogError, DiskFullError, OffsetOutOfRangeError, PartitionFailedError
 from commitlog.handles import HandleCache
 from commitlog.lock import ProcessLock
-from commitlog.producers import (
-    SILENT_MS,
-    Producers,
-    remove_snapshots,
-    restored,
-    snapshots,
-    sync_snapshots,
-)
+from commitlog.producers import SILENT_MS, Producers, remove_snapshots, restored, snapshots, sync_snapshots
 from commitlog.reader import Layout, PartitionReader
 from commitlog.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.segment import Segment
@@ -42,11 +30,11 @@ class ActivePartition(PartitionReader):
     """The files of one partition and how far they are written and durable; threads may share it.
 
     start_offset <= durable_offset <= next_offset. Bytes are in the file before next_offset moves, and a
-    sync has returned before durable_offset does.
+    sync has returned before durable_offset does. start_offset <= high_watermark <= next_offset.
 
     Locks: `_lock` guards appends and the set of segments, `_sync_lock` allows one sync at a time and is
-    taken first. No sync is made while `_lock` is held, but by truncate_from() and repair(), which stop
-    appends anyway.
+    taken first. No sync is made while `_lock` is held, but by what stops appends anyway: truncate_from(),
+    repair() and a change of the leader epoch.
     """
 
     def __init__(
@@ -60,6 +48,8 @@ class ActivePartition(PartitionReader):
         self._words = page.words
         self._make_locks()
         self._refusal: Callable[[], CommitLogError] | None = None
+        self._leader_epoch = 0  # what appends are stamped with
+        self._mark: int | None = None  # the high watermark, None without replicas
         self._failure: str | None = None
         self._wake_flusher: Callable[[], None] = lambda: None
         self._start_offset = found.start_offset
@@ -124,8 +114,9 @@ class ActivePartition(PartitionReader):
 
     @property
     def high_watermark(self) -> int:
-        """Readers stop here; next_offset, as there are no replicas."""
-        return self._next_offset
+        """Readers stop here; next_offset where there are no replicas."""
+        mark = self._mark
+        return self._next_offset if mark is None else mark
 
     @property
     def failure(self) -> str | None:
@@ -134,18 +125,18 @@ class ActivePartition(PartitionReader):
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
         """Wait until `offset` can be read; False if it cannot after `timeout` seconds, or when closed."""
-        if self._next_offset > offset:
+        if self.high_watermark > offset:
             return True
         with self._readable:
             self._waiters += 1
             try:
-                self._readable.wait_for(lambda: self._next_offset > offset or self._refusal, timeout)
+                self._readable.wait_for(lambda: self.high_watermark > offset or self._refusal, timeout)
             finally:
                 self._waiters -= 1
-        return self._next_offset > offset
+        return self.high_watermark > offset
 
     def watch(self, event: threading.Event) -> bool:
-        """Set `event` at each append, until unwatch()."""
+        """Set `event` at each append and when the high watermark moves, until unwatch()."""
         with self._readable:
             self._watchers.add(event)
             self._waiters += 1
@@ -163,9 +154,23 @@ class ActivePartition(PartitionReader):
             for event in self._watchers:
                 event.set()
 
+    @property
+    def _refusal(self) -> Callable[[], CommitLogError] | None:
+        """Why nothing is written any more, None as long as it is."""
+        return self._ended_by
+
+    @_refusal.setter
+    def _refusal(self, refusal: Callable[[], CommitLogError] | None) -> None:
+        self._ended_by = self._append_refusal = refusal
+
     def _check_writable(self) -> None:
         if self._refusal is not None:
             raise self._refusal()
+
+    def _check_appendable(self) -> None:
+        """Do the same for what users append, which a follower refuses."""
+        if self._append_refusal is not None:
+            raise self._append_refusal()
 
     # --- syncing
 
@@ -352,7 +357,11 @@ class ActivePartition(PartitionReader):
     def _publish_layout(self, segments: Sequence[Segment]) -> None:
         page, active = self._page, segments[-1]
         page.begin_change()
-        page.publish_layout(active.base_offset, active.size_bytes, self._next_offset)
+        if self._mark is None:
+            page.publish_layout(active.base_offset, active.size_bytes, self._next_offset)
+        else:
+            self._mark = min(self._mark, self._next_offset)
+            page.publish_layout(active.base_offset, active.size_bytes, self._next_offset, self._mark)
         self._end_change()
         self._segments = Layout.of(segments, page.generation)
 

@@ -19,7 +19,7 @@ from commitlog.producers import Published
 from commitlog.segment import ADOPTED_SUFFIX, Segment, companions, segment_path
 from commitlog.segment_writer import SegmentWriter, longest_ms
 from commitlog.staged import StagedBatch, stamp_batches
-from commitlog.writer import LEADER_EPOCH, PartitionWriter
+from commitlog.writer import PartitionWriter
 
 # A file that is less than this part of a full segment is copied. Segments cost a reader three files and some
 # 100 us each, so that there may not be many more of them than records need.
@@ -67,12 +67,12 @@ class AdoptingPartition(PartitionWriter):
         if staged is None:
             return None
         for _ in range(_TRIES):
-            base_offset = self.next_offset
-            self._stamp(staged, batches, base_offset)
+            base_offset, epoch = self.next_offset, self._leader_epoch
+            self._stamp(staged, batches, base_offset, epoch)
             # crash: stamped, not adopted -> the staged file is read as before
             with self._lock:
-                self._check_writable()
-                if self._next_offset != base_offset:
+                self._check_appendable()
+                if (self._next_offset, self._leader_epoch) != (base_offset, epoch):
                     continue
                 if not self._adopt_locked(path, size_bytes, batches):
                     return None
@@ -81,10 +81,12 @@ class AdoptingPartition(PartitionWriter):
             return range(base_offset, end)
         return None
 
-    def _stamp(self, staged: files.Descriptor, batches: Sequence[StagedBatch], base_offset: int) -> None:
+    def _stamp(
+        self, staged: files.Descriptor, batches: Sequence[StagedBatch], base_offset: int, epoch: int
+    ) -> None:
         """Stamp a staged file, durably: once it is a segment, no other copy of its batches may be left."""
         try:
-            stamp_batches(staged.fd, batches, base_offset, LEADER_EPOCH)
+            stamp_batches(staged.fd, batches, base_offset, epoch)
         except OSError as error:
             if files.is_full(error):  # where nothing is written in place
                 raise DiskFullError(self.path, error.strerror) from error

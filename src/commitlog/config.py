@@ -23,25 +23,28 @@ CleanupPolicy = Literal["delete", "compact", "compact,delete"]
 RecoveryMode = Literal["cut", "absolute", "salvage"]
 
 
-def _between(default: int, low: int, high: int = MAX_INT64, *, unlimited: bool = False) -> Any:
+def between(default: int, low: int, high: int = MAX_INT64, *, unlimited: bool = False) -> Any:
     """Declare an integer setting and its range; `unlimited` also allows -1."""
     return field(default=default, metadata={"low": low, "high": high, "unlimited": unlimited})
 
 
-def _fraction(default: float) -> Any:
+def fraction(default: float) -> Any:
+    """Declare a number from 0 to 1."""
     return field(default=default, metadata={"fraction": True})
 
 
-def _one_of(default: str | int, *allowed: str | int) -> Any:
+def one_of(default: str | int, *allowed: str | int) -> Any:
+    """Declare a choice."""
     return field(default=default, metadata={"allowed": allowed})
 
 
-def _function() -> Any:
+def function() -> Any:
+    """Declare a function, or None."""
     return field(default=None, metadata={"callable": True})
 
 
 @dataclass(frozen=True, slots=True)
-class _Config:
+class Config:
     """Checks each field against the range declared with it."""
 
     def __post_init__(self) -> None:
@@ -84,28 +87,30 @@ def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicConfig(_Config):
+class TopicConfig(Config):
     """The settings of one topic. Names and defaults are Kafka's, except that flush_ms is a second."""
 
-    cleanup_policy: CleanupPolicy = _one_of("delete", "delete", "compact", "compact,delete")
-    compression_type: CompressionType = _one_of("none", "none", "zstd", "lz4", "gzip", "snappy")
-    delete_retention_ms: int = _between(DAY_MS, 0)
-    file_delete_delay_ms: int = _between(60_000, 0)
-    flush_messages: int = _between(-1, 1, unlimited=True)
-    flush_ms: int = _between(1000, 1, unlimited=True)
-    index_interval_bytes: int = _between(4 * KIB, 0, MAX_INT32)
-    max_compaction_lag_ms: int = _between(-1, 1, unlimited=True)
-    max_message_bytes: int = _between(MIB, 1, MAX_INT32)
-    message_timestamp_type: TimestampType = _one_of("CreateTime", "CreateTime", "LogAppendTime")
-    min_cleanable_dirty_ratio: float = _fraction(0.5)
-    min_compaction_lag_ms: int = _between(0, 0)
+    cleanup_policy: CleanupPolicy = one_of("delete", "delete", "compact", "compact,delete")
+    compression_type: CompressionType = one_of("none", "none", "zstd", "lz4", "gzip", "snappy")
+    delete_retention_ms: int = between(DAY_MS, 0)
+    file_delete_delay_ms: int = between(60_000, 0)
+    flush_messages: int = between(-1, 1, unlimited=True)
+    flush_ms: int = between(1000, 1, unlimited=True)
+    index_interval_bytes: int = between(4 * KIB, 0, MAX_INT32)
+    max_compaction_lag_ms: int = between(-1, 1, unlimited=True)
+    max_message_bytes: int = between(MIB, 1, MAX_INT32)
+    message_timestamp_type: TimestampType = one_of("CreateTime", "CreateTime", "LogAppendTime")
+    min_cleanable_dirty_ratio: float = fraction(0.5)
+    min_compaction_lag_ms: int = between(0, 0)
+    min_insync_replicas: int = between(1, 1, MAX_INT32)
     partitioner: str = field(default="xxhash", metadata={"type": str})
     preallocate: bool = field(default=False, metadata={"type": bool})
-    retention_bytes: int = _between(-1, 0, unlimited=True)
-    retention_ms: int = _between(7 * DAY_MS, 0, unlimited=True)
-    segment_bytes: int = _between(GIB, 512, MAX_INT32)
-    segment_index_bytes: int = _between(10 * MIB, 64, MAX_INT32)
-    segment_ms: int = _between(7 * DAY_MS, 1, unlimited=True)
+    retention_bytes: int = between(-1, 0, unlimited=True)
+    retention_ms: int = between(7 * DAY_MS, 0, unlimited=True)
+    segment_bytes: int = between(GIB, 512, MAX_INT32)
+    segment_index_bytes: int = between(10 * MIB, 64, MAX_INT32)
+    segment_ms: int = between(7 * DAY_MS, 1, unlimited=True)
+    unclean_leader_election_enable: bool = field(default=False, metadata={"type": bool})
 
     @classmethod
     def from_kafka(cls, settings: Mapping[str, Any]) -> Self:
@@ -167,71 +172,71 @@ def _from_text(name: str, value: Any, kind: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class LogConfig(_Config):
+class LogConfig(Config):
     """The settings of a whole log: what is not a topic's own business."""
 
-    cleaner_backoff_ms: int = _between(15_000, 1)
-    cleaner_dedupe_buffer_bytes: int = _between(128 * MIB, 1)
-    cleaner_io_max_bytes_per_second: int = _between(-1, 1, unlimited=True)
-    max_open_segments: int = _between(64, 1, 1 << 20)
-    recovery_mode: RecoveryMode = _one_of("cut", "cut", "absolute", "salvage")
-    retention_check_ms: int = _between(300_000, 1)
+    cleaner_backoff_ms: int = between(15_000, 1)
+    cleaner_dedupe_buffer_bytes: int = between(128 * MIB, 1)
+    cleaner_io_max_bytes_per_second: int = between(-1, 1, unlimited=True)
+    max_open_segments: int = between(64, 1, 1 << 20)
+    recovery_mode: RecoveryMode = one_of("cut", "cut", "absolute", "salvage")
+    retention_check_ms: int = between(300_000, 1)
     topic_defaults: TopicConfig = field(default_factory=TopicConfig, metadata={"type": TopicConfig})
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerConfig(_Config):
+class ProducerConfig(Config):
     """The settings of a producer, under Kafka's names; batch_size and buffer_memory are bytes, as there.
 
     A serializer is called with every key or value that is sent, None too, and returns bytes or None.
     """
 
-    acks: Literal[0, 1, "all"] = _one_of(1, 0, 1, "all")
-    batch_size: int = _between(MIB, 1)
-    buffer_memory: int = _between(32 * MIB, 1)
+    acks: Literal[0, 1, "all"] = one_of(1, 0, 1, "all")
+    batch_size: int = between(MIB, 1)
+    buffer_memory: int = between(32 * MIB, 1)
     client_id: str = field(default="", metadata={"type": str})
-    compression_type: Literal["topic"] | CompressionType = _one_of(
+    compression_type: Literal["topic"] | CompressionType = one_of(
         "topic", "topic", "none", "zstd", "lz4", "gzip", "snappy"
     )
-    delivery_timeout_ms: int = _between(120_000, 0)
+    delivery_timeout_ms: int = between(120_000, 0)
     enable_idempotence: bool = field(default=True, metadata={"type": bool})
-    key_serializer: Callable[[Any], bytes | None] | None = _function()
-    linger_ms: int = _between(5, 0)
-    max_block_ms: int = _between(60_000, 0)
-    retry_backoff_ms: int = _between(100, 1)
-    value_serializer: Callable[[Any], bytes | None] | None = _function()
+    key_serializer: Callable[[Any], bytes | None] | None = function()
+    linger_ms: int = between(5, 0)
+    max_block_ms: int = between(60_000, 0)
+    retry_backoff_ms: int = between(100, 1)
+    value_serializer: Callable[[Any], bytes | None] | None = function()
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerConfig(_Config):
+class ConsumerConfig(Config):
     """The settings of a consumer, under Kafka's names.
 
     auto_offset_reset is "earliest", where Kafka's is "latest", and partitions stay where they need not move.
     """
 
-    auto_commit_interval_ms: int = _between(5000, 0)
-    auto_offset_reset: Literal["earliest", "latest", "none"] = _one_of(
+    auto_commit_interval_ms: int = between(5000, 0)
+    auto_offset_reset: Literal["earliest", "latest", "none"] = one_of(
         "earliest", "earliest", "latest", "none"
     )
     client_id: str = field(default="", metadata={"type": str})
-    consumer_timeout_ms: int = _between(-1, 0, unlimited=True)
+    consumer_timeout_ms: int = between(-1, 0, unlimited=True)
     enable_auto_commit: bool = field(default=True, metadata={"type": bool})
-    fetch_max_bytes: int = _between(50 * MIB, 1)
+    fetch_max_bytes: int = between(50 * MIB, 1)
     group_id: str | None = field(default=None, metadata={"type": str, "optional": True})
     group_instance_id: str | None = field(default=None, metadata={"type": str, "optional": True})
-    heartbeat_interval_ms: int = _between(3000, 1)
-    isolation_level: Literal["read_uncommitted", "read_committed"] = _one_of(
+    heartbeat_interval_ms: int = between(3000, 1)
+    isolation_level: Literal["read_uncommitted", "read_committed"] = one_of(
         "read_uncommitted", "read_uncommitted", "read_committed"
     )
-    key_deserializer: Callable[[bytes | None], Any] | None = _function()
-    max_poll_interval_ms: int = _between(300_000, 1)
-    max_poll_records: int = _between(500, 1)
+    key_deserializer: Callable[[bytes | None], Any] | None = function()
+    max_poll_interval_ms: int = between(300_000, 1)
+    max_poll_records: int = between(500, 1)
     partition_assignment_strategy: str | Sequence[str] = ("cooperative-sticky",)
-    session_timeout_ms: int = _between(45_000, 1)
-    value_deserializer: Callable[[bytes | None], Any] | None = _function()
+    session_timeout_ms: int = between(45_000, 1)
+    value_deserializer: Callable[[bytes | None], Any] | None = function()
 
     def __post_init__(self) -> None:
-        _Config.__post_init__(self)
+        Config.__post_init__(self)
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             reason = f"must be below session_timeout_ms = {self.session_timeout_ms}"
             raise ConfigError("heartbeat_interval_ms", self.heartbeat_interval_ms, reason)
@@ -247,4 +252,7 @@ class ConsumerConfig(_Config):
         return (given,) if isinstance(given, str) else tuple(given)
 
 
-__all__ = ["ConsumerConfig", "LogConfig", "ProducerConfig", "TopicConfig"]
+__all__ = [
+    "Config", "ConsumerConfig", "LogConfig", "ProducerConfig", "TopicConfig", "between", "fraction",
+    "function", "one_of",
+]  # fmt: skip

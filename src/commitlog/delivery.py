@@ -46,6 +46,7 @@ class Share(NamedTuple):
     rows: list[int] | None
     base_offset: int
     error: Exception | None
+    leader_epoch: int = 0
 
 
 class Delivery:
@@ -234,7 +235,7 @@ class Delivery:
         if self._acks == 0:
             return RecordMetadata(self.topic, -1, -1, self._timestamp(ticket)), None
         row = self._row(ticket)
-        for number, rows, base_offset, error in self._shares:
+        for number, rows, base_offset, error, _ in self._shares:
             place = row if rows is None else bisect_left(rows, row)
             if rows is None or (place < len(rows) and rows[place] == row):
                 if error is not None:

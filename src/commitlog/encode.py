@@ -235,6 +235,29 @@ def assemble(
     return EncodedBatch(crc, parts, size, span, high, producer)
 
 
+def numbered(batch: EncodedBatch, producer: tuple[int, int, int]) -> EncodedBatch:
+    """Return a batch of assemble() as one of a producer; only its header and checksum are made anew."""
+    fields = list(CHECKED.unpack_from(batch.parts[0]))
+    fields[2], fields[8], fields[5] = producer  # producer_id, producer_epoch, base_sequence
+    return _with_head(batch, fields, producer)
+
+
+def retimed(batch: EncodedBatch, timestamp: int) -> EncodedBatch:
+    """Return a batch whose records all have one timestamp with another one; its parts are one."""
+    fields = list(CHECKED.unpack_from(batch.parts[0]))
+    fields[3] = fields[4] = timestamp  # base_timestamp, max_timestamp
+    return _with_head(batch, fields, batch.producer)
+
+
+def _with_head(batch: EncodedBatch, fields: list[int], producer: tuple[int, int, int]) -> EncodedBatch:
+    head, *rest = batch.parts
+    parts = (CHECKED.pack(*fields), memoryview(head)[CHECKED.size :], *rest)
+    crc = 0
+    for part in parts:
+        crc = crc32c(part, crc)
+    return EncodedBatch(crc, parts, batch.size, batch.span, fields[4], producer)
+
+
 def _lay_out(columns: Columns) -> list[Buffer]:
     keys, values, headers = columns.keys, columns.values, columns.headers
     offsets = columns.offsets or _ZEROS
@@ -272,18 +295,26 @@ def _compress(body: list[Buffer], size: int, flags: int) -> tuple[list[Buffer], 
     return [COMPRESSED.pack(size, len(packed)), packed], COMPRESSED.size + len(packed), flags
 
 
-def reencode(batch: RecordBatch, span: int) -> EncodedBatch:
-    """Encode the records of a slice anew, as a batch that takes `span` offsets from the same base_offset."""
+def reencode(
+    batch: RecordBatch,
+    span: int,
+    base_offset: int | None = None,
+    producer: tuple[int, int, int] | None = None,
+) -> EncodedBatch:
+    """Encode the records of a slice anew, as a batch that takes `span` offsets.
+
+    base_offset and producer are the same as before, unless they are given.
+    """
     header = batch.header
     columns = Columns(
         keys=pack_bytes(batch.keys(), "key"),
         values=pack_bytes(batch.values(), "value"),
-        offsets=offset_deltas(batch.offsets - header.base_offset),
+        offsets=offset_deltas(batch.offsets - (header.base_offset if base_offset is None else base_offset)),
         headers=pack_headers(batch.headers()) if batch.body.headers else None,
     )
     timestamps = batch.timestamps if len(batch) else header.base_timestamp
     return assemble(
-        columns, len(batch), timestamps, header.flags, span, header.producer, batch.delete_horizon
+        columns, len(batch), timestamps, header.flags, span, producer or header.producer, batch.delete_horizon
     )
 
 

@@ -225,6 +225,99 @@ class UnknownGroupError(CommitLogError, LookupError):
     template = "no group {0!r}"
 
 
+# --- replication ------------------------------------------------------------------------------------
+
+
+class NotLeaderError(CommitLogError):
+    """Another node leads the partition, or none does: ``NotLeaderError(name, leader)``."""
+
+    template = "{0} is not led here; its leader is {1}"
+
+
+class FencedEpochError(CommitLogError):
+    """The other side knows an older leader epoch: ``FencedEpochError(name, epoch, current)``."""
+
+    template = "{0}: leader epoch {1} is over, {2} has begun"
+
+
+class UnknownEpochError(CommitLogError):
+    """The other side knows a newer leader epoch: ``UnknownEpochError(name, epoch, current)``."""
+
+    template = "{0}: leader epoch {1} is not known here yet, only {2}"
+
+
+class IsrRefusedError(CommitLogError):
+    """A leader's proposal of who is in sync does not count: ``IsrRefusedError(name, reason)``."""
+
+    template = "{0}: the proposed ISR is refused, {1}"
+
+
+class InvalidReplicasError(CommitLogError, ValueError):
+    """Partitions or replicas that a topic cannot have: ``InvalidReplicasError(name, reason)``."""
+
+    template = "{0}: {1}"
+
+
+class NotEnoughReplicasError(CommitLogError):
+    """Too few replicas are in sync, so nothing was appended.
+
+    ``NotEnoughReplicasError(name, isr_size, min_insync_replicas)``
+    """
+
+    template = "{0}: {1} replicas are in sync, min_insync_replicas is {2}; nothing was appended"
+
+
+class NotEnoughReplicasAfterAppendError(CommitLogError):
+    """Replicas fell out of sync while they were waited for: the records are appended, but may be lost.
+
+    ``NotEnoughReplicasAfterAppendError(name, isr_size, min_insync_replicas)``
+    """
+
+    template = "{0}: appended, but only {1} replicas are in sync, min_insync_replicas is {2}"
+
+
+class ReplicationTimeoutError(CommitLogError, TimeoutError):
+    """Nobody said in time that it is done; it may be: ``ReplicationTimeoutError(name, timeout_ms)``."""
+
+    template = "{0}: not acknowledged after {1} ms; it may have been done, or be done yet"
+
+
+class ConnectionFailedError(CommitLogError, ConnectionError):
+    """A node cannot be reached: ``ConnectionFailedError(address, cause)``."""
+
+    template = "{0} cannot be reached: {1}"
+
+
+class AuthenticationError(CommitLogError):
+    """One side did not prove who it is: ``AuthenticationError(address, cause)``."""
+
+    template = "{0}: {1}"
+
+
+class FrameTooLargeError(CommitLogError, ValueError):
+    """A message above the limit of a connection: ``FrameTooLargeError(size, limit)``."""
+
+    template = "a message of {0} bytes, max_frame_bytes is {1}"
+
+
+class ProtocolError(CommitLogError):
+    """The other side sent what is no message: ``ProtocolError(address, cause)``."""
+
+    template = "{0}: {1}"
+
+
+class NoControllerError(CommitLogError):
+    """Nobody keeps the cluster's state at the moment: ``NoControllerError(cause)``."""
+
+    template = "no controller can be reached: {0}"
+
+
+class StaleNodeError(CommitLogError):
+    """The node was registered again since, elsewhere: ``StaleNodeError(node_id)``."""
+
+    template = "node {0} has registered again since; this one has to end"
+
+
 # --- the disk and what is on it ------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ A partition's bytes are counted as if its segments were one file.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from commitlog.format import BatchHeader
@@ -44,6 +44,18 @@ def offset_after_bytes(segments: Sequence[Segment], start: int, end: int, max_by
         first = _header_of(segments, start)
         stop = end if first is None else first.next_offset
     return min(stop, end)
+
+
+def headers_between(segments: Sequence[Segment], start: int, end: int) -> Iterator[BatchHeader]:
+    """Iterate over the headers of the batches in [start, end)."""
+    ends = [*(one.base_offset for one in segments[1:]), end]
+    for segment, after in zip(segments, ends, strict=True):
+        if after <= start or segment.base_offset >= end or segment.size_bytes == 0:
+            continue
+        for _, header in segment.headers(segment.position_of(start) if start > segment.base_offset else 0):
+            if header.base_offset >= end:
+                return
+            yield header
 
 
 def _segment_of(segments: Sequence[Segment], offset: int) -> int:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from commitlog.config import MAX_INT32, ProducerConfig, TopicConfig
 from commitlog.delivery import Delivery, Share, Table, usual_bytes
@@ -19,6 +20,13 @@ from commitlog.producers import SEQUENCES
 from commitlog.topic import Topic, pick
 
 
+class Written(NamedTuple):
+    """A partition that took records, in the leader epoch that it had."""
+
+    partition: Partition
+    leader_epoch: int
+
+
 class Lane:
     """Appends the batches of one topic in turn, and tells of each one where it was written."""
 
@@ -28,7 +36,7 @@ class Lane:
         config: ProducerConfig,
         producer_id: int,
         throttle: Throttle,
-        tell: Callable[[Delivery, list[Partition]], None],
+        tell: Callable[[Delivery, list[Written]], None],
     ) -> None:
         self.topic = topic
         self.ready: deque[Delivery] = deque()  # closed, in order; to be appended
@@ -75,7 +83,8 @@ class Lane:
         else:
             shares = [share for place in places for share in self._append_share(table, *place)]
         batch.appended(shares)
-        self._tell(batch, [topic.partition(share.partition) for share in shares if share.error is None])
+        done = [share for share in shares if share.error is None]
+        self._tell(batch, [Written(topic.partition(one.partition), one.leader_epoch) for one in done])
 
     def _append_share(self, table: Table, number: int, rows: list[int] | None) -> list[Share]:
         """Append what goes to one partition: one batch, or halves of it where segments are small."""
@@ -83,6 +92,7 @@ class Lane:
         producer = (self._producer_id, 0, sequence) if self._config.enable_idempotence else NO_PRODUCER
         try:
             target = self.topic.partition(number)
+            epoch = target.leader_epoch  # before the append: another leader may come at any time
             columns = table if rows is None else _picked(table, rows)
             batches = encode(*columns, self._current_rules(), time.time_ns() // 1_000_000, producer)
             first = self._append_and_retry(target, batches)
@@ -96,7 +106,7 @@ class Lane:
         except Exception as error:  # told by the future, the callback, flush() and close()
             return [Share(number, rows, -1, error)]
         self._sequences[number] = (sequence + batches[0].span) % SEQUENCES
-        return [Share(number, rows, first, None)]
+        return [Share(number, rows, first, None, epoch)]
 
     def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...]) -> int:
         """Append; a disk that is full is tried again for delivery_timeout_ms."""

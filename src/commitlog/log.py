@@ -114,6 +114,11 @@ class CommitLog:
     def __repr__(self) -> str:
         return f"<CommitLog {self.path} mode={'r' if self._lock is None else 'w'}>"
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether this process is the only one that writes it."""
+        return self._lock is not None and not self._shared
+
     # --- topics
 
     def topics(self) -> list[str]:

@@ -1,4 +1,6 @@
-"""Partition: its opening and its end, and what takes away from it. writer.py and active.py are its base."""
+"""Partition: its opening, its housekeeping and its end. The rest stands in the classes that it is made of:
+active.py, writer.py, compacting.py, shortening.py and replicated.py.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +8,20 @@ import threading
 from typing import Self
 
 from commitlog import files, retention
-from commitlog.compacting import CompactingPartition
-from commitlog.config import LogConfig, TopicConfig
-from commitlog.errors import (
-    ClosedError,
-    DiskFullError,
-    ForkedError,
-    OffsetOutOfRangeError,
-)
+from commitlog.config import MAX_INT64, LogConfig, TopicConfig
+from commitlog.errors import ClosedError, ForkedError
 from commitlog.handles import HandleCache
-from commitlog.producers import offset_of as snapshot_offset
-from commitlog.producers import remove_snapshots, snapshots
 from commitlog.recovery import Recovery
 from commitlog.repair import RepairReport
-from commitlog.rewrite import put_in_place, repaired, shorter_copy
-from commitlog.segment_writer import SegmentWriter
+from commitlog.replicated import ReplicatedPartition
+from commitlog.rewrite import repaired
 from commitlog.state import StatePage
 
 
-class Partition(CompactingPartition):
-    """A partition opened for writing: append, read, trim, truncate, compact, repair. Threads may share it."""
+class Partition(ReplicatedPartition):
+    """A partition opened for writing: append, read, trim, truncate, compact, repair; and, with replicas, lead
+    and follow. Threads may share it.
+    """
 
     _inherited = False  # whether this is a forked child's copy
     _alone = True  # whether no other process writes the partition
@@ -47,6 +43,7 @@ class Partition(CompactingPartition):
         found = Recovery(path, name, known, config, cache).run(clean=clean, mode=log_config.recovery_mode)
         page = StatePage.create(path)
         partition = cls(path, name, config, log_config, cache, page, found)
+        partition._open_replica(old.kept_high_watermark if old else None)
         partition._publish_layout(found.segments)
         page.publish_start(found.start_offset)
         page.publish_clean(found.clean_offset)
@@ -59,84 +56,6 @@ class Partition(CompactingPartition):
             files.sync_directory(path)
         return partition
 
-    # --- trimming and truncating
-
-    def trim_before(self, offset: int) -> None:
-        """Remove the records below `offset`; their files go once no record in them is left."""
-        self._check_writable()
-        if offset <= self._start_offset:
-            return
-        if offset > self.high_watermark:
-            raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self.high_watermark)
-        self._sync_to(offset)  # start_offset <= durable_offset, or recovery would look for what is gone
-        with self._sync_lock:
-            self._check_writable()
-            if offset > self._durable_offset:  # truncated meanwhile
-                raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self.high_watermark)
-            if offset > self._start_offset:
-                with self._ended_by_interruption():
-                    self._trim_to(offset)
-
-    def _trim_to(self, offset: int) -> None:
-        self._keep_published(offset)
-        self._page.publish_start(offset)
-        self._sync_page()
-        # crash: segments below start_offset are still there -> open() removes them
-        with self._lock:
-            self._start_offset = offset
-            if offset == self._next_offset and self._writer.segment.size_bytes:
-                self._roll_locked()
-            layout = self._segments
-            keep = layout.find(offset)
-            if keep:
-                self._publish_layout(layout.segments[keep:])
-            self._unsynced = [one for one in self._unsynced if one.base_offset >= layout.bases[keep]]
-        if self._name_changes != self._names_synced:
-            self._sync_names()  # the segment that stays must be there when the others are gone
-        for segment in layout.segments[:keep]:
-            self._retire(segment)
-
-    def truncate_from(self, offset: int) -> None:
-        """Remove the records at and above `offset`; the next append gets `offset`."""
-        with self._stopped():
-            if not self._start_offset <= offset <= self._next_offset:
-                raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self._next_offset)
-            if offset < self._next_offset:
-                keep = self._segments.find(offset)
-                try:
-                    size = shorter_copy(self._segments.segments[keep], offset)
-                except OSError as error:
-                    if files.is_full(error):
-                        raise DiskFullError(self.path, error.strerror) from error
-                    raise
-                self._truncate_locked(offset, keep, size)
-
-    def _truncate_locked(self, offset: int, keep: int, size: int) -> None:
-        page, segments = self._page, self._segments.segments
-        self._durable_offset = min(self._durable_offset, offset)
-        self._clean_offset = min(self._clean_offset, offset)
-        page.begin_change()
-        page.count_truncation()
-        page.publish_clean(self._clean_offset)
-        page.publish_durable(self._durable_offset)
-        self._sync_page()
-        # crash: the recovery point is lower than it need be -> open() checks more and finds every record
-        self._writer.close()
-        for segment in reversed(segments[keep + 1 :]):
-            self._retire(segment)
-        remove_snapshots(path for path in snapshots(self.path) if snapshot_offset(path) > offset)
-        files.sync_directory(self.path)
-        # crash: the log ends with the segment that holds `offset` -> open() finds its records again
-        kept = put_in_place(segments[keep], size)
-        self._next_offset = offset
-        self._unsynced = [one for one in self._unsynced if one.base_offset < kept.base_offset]
-        self._writer = SegmentWriter.open(kept, self.config, trust_indexes=False)
-        self._publish_layout((*segments[:keep], kept))
-        page.count_truncation()
-        if page.has_producers:
-            self._restore_producers()
-        self._sync_locked()
-
     # --- housekeeping
 
     def apply_retention(self, now_ms: int) -> int:
@@ -145,7 +64,11 @@ class Partition(CompactingPartition):
             self._check_writable()
             segments = self._segments.segments
             count = retention.expired(segments, self._writer.max_timestamp, self.config, now_ms)
-            end = self._next_offset if count == len(segments) else self._segments.bases[count]
+            # what a follower's active segment no longer keeps, its leader's start_offset tells
+            ends = [*self._segments.bases, self._next_offset if self._rolls_by_itself else MAX_INT64]
+            while ends[count] > self.high_watermark:
+                count -= 1
+            end = ends[count]
         if count:
             self.trim_before(end)
         return count

@@ -26,9 +26,8 @@ from commitlog.errors import (
     InvalidRecordError,
     RecordTooLargeError,
 )
-from commitlog.lane import Lane
+from commitlog.lane import Lane, Written
 from commitlog.meter import Throttle
-from commitlog.partition import Partition
 from commitlog.record import Headers
 from commitlog.topic import Topic
 
@@ -45,7 +44,7 @@ class TopicSource(Protocol):
 
 class _Unsynced(NamedTuple):
     delivery: Delivery
-    partitions: list[Partition]
+    written: list[Written]
 
 
 class Producer:
@@ -198,7 +197,7 @@ class Producer:
             lane.ready.append(batch)
             del self._filling[lane.topic.name]
 
-    def _appended(self, delivery: Delivery, written: list[Partition]) -> None:
+    def _appended(self, delivery: Delivery, written: list[Written]) -> None:
         if self.config.acks == "all" and written:
             with self._ended:
                 self._unsynced.append(_Unsynced(delivery, written))
@@ -241,15 +240,15 @@ class Producer:
         return _IDLE_SECONDS if rest else min([max(linger, throttled), _IDLE_SECONDS, *waits])
 
     def _sync(self) -> None:
-        """Make durable what was appended; those who share a partition share a sync."""
+        """Wait until what was appended is safe; those who share a partition wait together."""
         with self._ended:
             waiting = list(self._unsynced)
-        for partition in {partition for one in waiting for partition in one.partitions}:
+        for place in {place for one in waiting for place in one.written}:
             try:
-                partition.sync()
+                place.partition.acknowledge(place.leader_epoch)
             except CommitLogError as error:
                 for one in waiting:
-                    if partition in one.partitions:
+                    if place in one.written:
                         one.delivery.fail(error)
         for one in waiting:
             self._end(one.delivery)

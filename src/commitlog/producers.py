@@ -18,7 +18,8 @@ from crc32c import crc32c
 
 from commitlog import files
 from commitlog.errors import OutOfOrderSequenceError, ProducerFencedError
-from commitlog.format import PUBLISHED, BatchHeader
+from commitlog.extents import headers_between
+from commitlog.format import PUBLISHED
 from commitlog.segment import Segment
 
 SUFFIX = ".snapshot"
@@ -109,7 +110,7 @@ class Producers:
 
     def read(self, segments: Sequence[Segment], end: int, now_ms: int) -> None:
         """Take note of the batches in [next_offset, end)."""
-        for header in _headers(segments, self.next_offset, end):
+        for header in headers_between(segments, self.next_offset, end):
             if header.producer_id != -1:
                 span = header.next_offset - header.base_offset
                 self.note(header.producer, span, header.base_offset, now_ms)
@@ -179,18 +180,6 @@ class Producers:
 
 def _seal(offset: int, body: bytes) -> bytes:
     return _MAGIC + body + _CHECKSUM.pack(crc32c(body, offset & 0xFFFF_FFFF))
-
-
-def _headers(segments: Sequence[Segment], start: int, end: int) -> Iterator[BatchHeader]:
-    """Iterate over the headers of the batches in [start, end)."""
-    ends = [*(one.base_offset for one in segments[1:]), end]
-    for segment, after in zip(segments, ends, strict=True):
-        if after <= start or segment.base_offset >= end or segment.size_bytes == 0:
-            continue
-        for _, header in segment.headers(segment.position_of(start) if start > segment.base_offset else 0):
-            if header.base_offset >= end:
-                return
-            yield header
 
 
 def snapshot_path(directory: str, offset: int) -> str:

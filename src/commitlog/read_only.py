@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
+from commitlog import epoch_checkpoint
 from commitlog.config import TopicConfig
 from commitlog.errors import CorruptionError, ReadOnlyError, UnknownTopicError
 from commitlog.handles import HandleCache
@@ -46,8 +47,8 @@ class ReadOnlyPartition(PartitionReader):
         self._lock = threading.RLock()
         self._page: StatePage | None = None
         self._known: Layout | None = None
-        # start, next and durable where there is no writer to follow, and what the page told then
-        self._settled: tuple[int, int, int] | None = None
+        # start, next, durable and high watermark where there is no writer to follow; what the page told then
+        self._settled: tuple[int, int, int, int] | None = None
         self._settled_at: tuple[int, int] | None = None
 
     @classmethod
@@ -92,7 +93,10 @@ class ReadOnlyPartition(PartitionReader):
         recovery = Recovery(self.path, self.name, known, self.config, self._cache)
         found = recovery.run(clean=self._is_clean(), mode="cut", read_only=True)
         self._replace_layout(Layout.of(found.segments, 0 if told is None else told[0]))
-        self._settled = (found.start_offset, found.next_offset, found.durable_offset)
+        start, end, mark = found.start_offset, found.next_offset, page.kept_high_watermark if page else None
+        if mark is None:
+            mark = start if epoch_checkpoint.is_there(self.path) else end
+        self._settled = (start, end, found.durable_offset, max(start, min(mark, end)))
         self._settled_at = told
 
     def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
@@ -181,13 +185,13 @@ class ReadOnlyPartition(PartitionReader):
     def high_watermark(self) -> int:
         """Readers stop here; next_offset where there are no replicas."""
         page = self._follow()
-        return page.high_watermark if page else self._fixed(1)
+        return page.high_watermark if page else self._fixed(3)
 
     def _fixed(self, number: int) -> int:
         settled, page = self._settled, self._page
         if settled is None:  # another thread has just found a writer to follow
             assert page is not None
-            settled = page.start_offset, page.next_offset, page.durable_offset
+            settled = page.start_offset, page.next_offset, page.durable_offset, page.high_watermark
         return settled[number]
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
@@ -224,6 +228,7 @@ class ReadOnlyPartition(PartitionReader):
     append = append_many = append_arrow = sync = roll = trim_before = truncate_from = compact = repair = (
         _refuse
     )
+    lead = follow = append_replicated = restart_at = set_high_watermark = keep_high_watermark = _refuse
 
 
 def _told(page: StatePage) -> tuple[int, int]:

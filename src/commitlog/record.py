@@ -17,6 +17,9 @@ class TopicPartition(NamedTuple):
     topic: str
     partition: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
 
 class Record(NamedTuple):
     """One record. A value of None is a tombstone; timestamp is in milliseconds since the epoch."""

@@ -19,6 +19,7 @@ from commitlog.segment import Segment, companions, segment_path
 
 _NEVER = 1 << 63
 _MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry holds 32 bits; the lean path does not look
+_MOST_BYTES = 0xFFFF_0000  # of a leader's segment, which may be longer than ours
 _SINGLES = 1024  # so many small single batches in a row, with no sync between them, and the tail is mapped
 _SMALL_BYTES = 1024  # of a batch; measured: above, page faults cost more than pwrite()
 _LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 64 * 1024, 1024 * 1024
@@ -140,6 +141,32 @@ class SegmentWriter:
             builder.add(base_offset, position, batch.max_timestamp)
             base_offset += batch.span
             position += batch.size
+        self._foresee()
+
+    def can_take(self, size: int, last_offset: int) -> bool:
+        """Say whether a leader's batches can be in this segment, whatever the settings say: an index entry
+        holds 32 bits of a position and of an offset.
+        """
+        return self.segment.size_bytes + size <= _MOST_BYTES and last_offset <= self._limit_offset
+
+    def append_stamped(self, data: Buffer, places: Sequence[tuple[int, int, int]]) -> None:
+        """Write batches that have their stamps; each has a base_offset, a place in `data` and a timestamp.
+
+        If it raises, the same is true as of append().
+        """
+        segment, builder, size, interval = self.segment, self._builder, len(data), self._interval
+        position = segment.size_bytes
+        builder.make_room(min(len(places), size // (interval + 1) + 1))
+        files.write_at(self.fd, (data,), size, position)
+        self._singles = 0
+        segment.size_bytes = position + size
+        if position == 0:
+            self.roll_after = places[0][2] + self._segment_ms
+        latest, due = builder.max_timestamp, builder.indexed_position + interval
+        for offset, place, timestamp in places:
+            if timestamp > latest or position + place > due:
+                builder.add(offset, position + place, timestamp)
+                latest, due = builder.max_timestamp, builder.indexed_position + interval
         self._foresee()
 
     def write_single(self, data: bytes, size: int, position: int) -> None:

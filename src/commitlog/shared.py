@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Self
 
-from commitlog import files
+from commitlog import epoch_checkpoint, files
 from commitlog.active import now_ms, unsynced
 from commitlog.compaction import Cleanable, CompactionReport
 from commitlog.config import LogConfig, TopicConfig
-from commitlog.errors import UnknownTopicError
+from commitlog.errors import ConfigError, UnknownTopicError
 from commitlog.handles import HandleCache
 from commitlog.lock import ProcessLock
 from commitlog.partition import Partition
@@ -61,6 +61,8 @@ class SharedPartition(Partition):
         cls, path: str, name: str, config: TopicConfig, log_config: LogConfig, cache: HandleCache
     ) -> Self:
         """Open a partition that others may have open; the first one recovers it."""
+        if epoch_checkpoint.is_there(path):
+            raise _not_shared()
         members = files.Descriptor(os.open(os.path.join(path, _MEMBERS), os.O_RDWR | os.O_CREAT, 0o644))
         while True:
             if files.try_lock(members.fd):
@@ -158,6 +160,9 @@ class SharedPartition(Partition):
             pass
         return super().compact(now)
 
+    def _be_replicated(self) -> None:
+        raise _not_shared()
+
     # --- reading: as in any other process
 
     def _layout(self) -> Layout:
@@ -210,6 +215,10 @@ class SharedPartition(Partition):
         super()._close()
         self._view.close()
         self._members = None
+
+
+def _not_shared() -> ConfigError:
+    return ConfigError("shared", True, "a replicated partition is written by one process alone")
 
 
 def _found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: StatePage) -> Recovered:

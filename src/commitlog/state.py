@@ -28,6 +28,8 @@ _MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _B
 _PRODUCERS, _TRUNCATIONS, _HELD, _HELD_NEXT, _GONE = 9, 10, 11, 12, 13
 _SLOTS = (512, 1024)  # in sectors of their own
 _SLOT = Struct("<8q")  # sequence, and the fields of a checkpoint
+_MARK_SLOTS = (1536, 2048)
+_MARK = Struct("<2q")  # sequence, high_watermark
 _CHECKSUM = Struct("<Q")
 _NEVER = 1 << 62  # no sequence comes so far: a bit has rotted
 
@@ -47,13 +49,14 @@ class Checkpoint(NamedTuple):
 class StatePage:
     """start_offset <= durable_offset <= next_offset; generation grows when the set of segments changes."""
 
-    __slots__ = ("_map", "_sequence", "_words", "inode")
+    __slots__ = ("_map", "_mark_sequence", "_sequence", "_words", "inode")
 
     def __init__(self, view: mmap.mmap, inode: int | None = None) -> None:
         self._map = view
         self.inode = inode  # of a page that is only read: as long as it is mapped, no other file gets it
         self._words = memoryview(view).cast("q")
         self._sequence = max((sequence for sequence, _ in self._checkpoints()), default=0)
+        self._mark_sequence = max(self._kept_marks(), default=(0, 0))[0]
 
     @classmethod
     def create(cls, directory: str) -> Self:
@@ -94,13 +97,23 @@ class StatePage:
         return max(self._checkpoints(), default=(0, None))[1]
 
     def _checkpoints(self) -> list[tuple[int, Checkpoint]]:
-        found = []
-        for slot in _SLOTS:
-            raw = self._map[slot : slot + _SLOT.size + _CHECKSUM.size]
-            if _CHECKSUM.unpack_from(raw, _SLOT.size)[0] == _checksum(raw[: _SLOT.size]):
-                sequence, *fields = _SLOT.unpack_from(raw)
-                found.append((sequence, Checkpoint(*fields)))
-        return found
+        found = [self._kept_at(slot, _SLOT) for slot in _SLOTS]
+        return [(one[0], Checkpoint(*one[1:])) for one in found if one is not None]
+
+    @property
+    def kept_high_watermark(self) -> int | None:
+        """The high watermark that was published last, None if none ever was: there are no replicas."""
+        kept = max(self._kept_marks(), default=None)
+        return None if kept is None else kept[1]
+
+    def _kept_marks(self) -> list[tuple[int, int]]:
+        found = [self._kept_at(slot, _MARK) for slot in _MARK_SLOTS]
+        return [(one[0], one[1]) for one in found if one is not None]
+
+    def _kept_at(self, slot: int, shape: Struct) -> tuple[int, ...] | None:
+        raw = self._map[slot : slot + shape.size + _CHECKSUM.size]
+        true = _CHECKSUM.unpack_from(raw, shape.size)[0] == _checksum(raw[: shape.size])
+        return shape.unpack_from(raw) if true else None
 
     def keep(self) -> None:
         """Write where the partition stands over the older checkpoint."""
@@ -114,10 +127,19 @@ class StatePage:
         )  # fmt: skip
         self._map[slot : slot + _SLOT.size + _CHECKSUM.size] = raw + _CHECKSUM.pack(_checksum(raw))
 
+    def _keep_mark(self) -> None:
+        """Write the high watermark over the older one that is kept."""
+        self._mark_sequence += 1
+        slot = _MARK_SLOTS[self._mark_sequence % 2]
+        raw = _MARK.pack(self._mark_sequence, self._words[_HIGH_WATERMARK])
+        self._map[slot : slot + _MARK.size + _CHECKSUM.size] = raw + _CHECKSUM.pack(_checksum(raw))
+
     def sync(self) -> None:
         """Make the page durable, in both slots: whichever is lost, what was told here stands in the other."""
         self.keep()
         self.keep()
+        if self._mark_sequence:  # publish_high_watermark() has written the other slot
+            self._keep_mark()
         files.sync_map(self._map)
 
     def close(self) -> None:
@@ -137,12 +159,14 @@ class StatePage:
         self.begin_change()
         self._words[_GENERATION] += 1
 
-    def publish_layout(self, base_offset: int, end_position: int, next_offset: int) -> None:
+    def publish_layout(
+        self, base_offset: int, end_position: int, next_offset: int, high_watermark: int = NOT_REPLICATED
+    ) -> None:
         """Tell readers which segment is active and how far it goes. Between begin_ and end_change()."""
         words = self._words
         words[_BASE], words[_END_POSITION] = base_offset, end_position
+        words[_HIGH_WATERMARK] = high_watermark
         words[_NEXT] = next_offset
-        words[_HIGH_WATERMARK] = NOT_REPLICATED
         words[_MAGIC] = MAGIC
         if words[_HELD]:  # what a writer that dies from here on leaves, it leaves in this segment
             self.hold()
@@ -156,6 +180,11 @@ class StatePage:
         words = self._words
         words[_END_POSITION] = end_position
         words[_NEXT] = next_offset
+
+    def publish_high_watermark(self, high_watermark: int) -> None:
+        """Tell readers how far to read; it survives a kill, and after sync() a power cut."""
+        self._words[_HIGH_WATERMARK] = high_watermark
+        self._keep_mark()
 
     # for who does the same without a call: words[END_POSITION] first, then words[NEXT]
     END_POSITION, NEXT = _END_POSITION, _NEXT

@@ -33,6 +33,19 @@ class TopicStore(Protocol):
         """Make a topic's settings durable."""
 
 
+class Encoder(Protocol):
+    """What turns records into batches: a partition, here or elsewhere."""
+
+    def encode(
+        self,
+        values: Iterable[Buffer | None],
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+    ) -> tuple[EncodedBatch, ...]:
+        """Check records and encode them as one batch."""
+
+
 class Topic:
     """A named set of partitions. A record's place is decided by its key; order holds within a partition."""
 
@@ -72,7 +85,7 @@ class Topic:
         sync: bool = False,
     ) -> tuple[int, int]:
         """Append a record to the partition of its key, or to `partition`; returns (partition, offset)."""
-        _check_key(0, key)
+        check_key(0, key)
         if partition is None:
             partition = self._chooser().one(key, len(self._partitions))
         target = self._writable(partition)
@@ -95,7 +108,7 @@ class Topic:
         """
         columns = [None if column is None else list(column) for column in (values, keys, headers, timestamps)]
         encoded = [
-            (self._writable(number), _encoded(self._writable(number), columns, rows))
+            (self._writable(number), encode_rows(self._writable(number), columns, rows))
             for number, rows in self._shares(columns, partition)
         ]
         return {
@@ -116,8 +129,8 @@ class Topic:
         if keys is None or count == 0 or not same:  # a wrong count is the encoder's to refuse
             return [(chooser.one(None, len(self._partitions)), None)]
         for index, key in enumerate(keys):
-            _check_key(index, key)
-        return _rows_of(chooser.many(keys, len(self._partitions)))
+            check_key(index, key)
+        return rows_of(chooser.many(keys, len(self._partitions)))
 
     def places(
         self, keys: Sequence[Buffer | None], chosen: Mapping[int, int]
@@ -130,7 +143,7 @@ class Topic:
             numbers[row] = number
         if int(numbers.min()) == int(numbers.max()):
             return [(int(numbers[0]), None)]
-        return _rows_of(numbers)
+        return rows_of(numbers)
 
     def partition_numbers(self, keys: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
         """Return the partition of each record by a column of keys; those that are null go together."""
@@ -177,12 +190,13 @@ class Topic:
                 partition.configure(config)
 
 
-def _check_key(index: int, key: object) -> None:
+def check_key(index: int, key: object) -> None:
+    """Raise InvalidRecordError if a key is not bytes-like or None."""
     if key is not None and not isinstance(key, bytes | bytearray | memoryview):
         raise InvalidRecordError(index, f"key must be bytes-like or None, not {type(key).__name__}")
 
 
-def _rows_of(chosen: NDArray[np.int64]) -> list[tuple[int, list[int] | None]]:
+def rows_of(chosen: NDArray[np.int64]) -> list[tuple[int, list[int] | None]]:
     """Group row numbers by partition, keeping their order."""
     # measured: a stable sort of 16-bit numbers takes a third of one of 64-bit numbers
     small = int(chosen.min()) >= 0 and int(chosen.max()) < 1 << 16
@@ -192,8 +206,8 @@ def _rows_of(chosen: NDArray[np.int64]) -> list[tuple[int, list[int] | None]]:
     return [(int(chosen[rows[0]]), rows.tolist()) for rows in groups]
 
 
-def _encoded(
-    target: Partition, columns: list[list[Any] | None], rows: list[int] | None
+def encode_rows(
+    target: Encoder, columns: list[list[Any] | None], rows: list[int] | None
 ) -> tuple[EncodedBatch, ...]:
     """Encode some rows of a batch; an error names the row as the caller knows it."""
     if rows is None:

@@ -22,7 +22,6 @@ from commitlog.state import StatePage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LEADER_EPOCH = 0
 _END_POSITION, _NEXT = StatePage.END_POSITION, StatePage.NEXT
 _pack_stamp = STAMP.pack
 
@@ -65,14 +64,15 @@ class PartitionWriter(ActivePartition):
             writer, offset = self._writer, self._next_offset
             position = writer.segment.size_bytes
             end, next_offset = position + size, offset + 1
-            if end <= writer.lean_end and timestamp <= writer.roll_after and self._refusal is None:
+            if end <= writer.lean_end and timestamp <= writer.roll_after and self._append_refusal is None:
                 due = position > writer.quiet_position
                 try:
                     if due:
                         writer.make_room()
-                    # of a small offset in epoch 0, fold() makes the offset
-                    folded = offset if offset <= 0xFFFF_FFFF else fold(offset, LEADER_EPOCH)
-                    data = _pack_stamp(offset, LEADER_EPOCH, crc ^ folded) + body
+                    epoch = self._leader_epoch
+                    # what fold() makes of a small offset
+                    folded = offset ^ epoch if offset <= 0xFFFF_FFFF else fold(offset, epoch)
+                    data = _pack_stamp(offset, epoch, crc ^ folded) + body
                     if end <= writer.tail_end:
                         start = writer.tail_start
                         writer.tail[position - start : end - start] = data  # type: ignore[index]
@@ -159,7 +159,7 @@ class PartitionWriter(ActivePartition):
 
     def _append_numbered(self, batch: EncodedBatch) -> int:
         """Append a batch of a producer, unless it is here already."""
-        self._check_writable()
+        self._check_appendable()
         found = self._producers.find(batch.producer, batch.span, self.name)
         if found is not None:
             return found
@@ -169,7 +169,7 @@ class PartitionWriter(ActivePartition):
 
     def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
         """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""
-        self._check_writable()
+        self._check_appendable()
         offset, writer = self._next_offset, self._writer
         if not batches:
             return offset
@@ -179,7 +179,7 @@ class PartitionWriter(ActivePartition):
             writer = self._roll_locked()
         position = writer.segment.size_bytes
         try:
-            writer.append(batches, size, offset, LEADER_EPOCH)
+            writer.append(batches, size, offset, self._leader_epoch)
             self._next_offset = offset + span
             self._page.publish_append(offset + span, writer.segment.size_bytes)
         except BaseException as error:

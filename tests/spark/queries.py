@@ -16,7 +16,7 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def read(spark: SparkSession, path: Path, schema: str | None = None, **options: Any) -> DataFrame:
+def read(spark: SparkSession, path: Path | str, schema: str | None = None, **options: Any) -> DataFrame:
     """A batch query over a log."""
     reader = spark.read.format("commitlog").options(**{name: text(one) for name, one in options.items()})
     return (reader.schema(schema) if schema else reader).load(str(path))

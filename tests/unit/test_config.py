@@ -15,6 +15,7 @@ INTEGERS = [
     ("flush_ms", 1, 2**63 - 1, True),
     ("index_interval_bytes", 0, 2**31 - 1, False),
     ("max_message_bytes", 1, 2**31 - 1, False),
+    ("min_insync_replicas", 1, 2**31 - 1, False),
     ("retention_bytes", 0, 2**63 - 1, True),
     ("retention_ms", 0, 2**63 - 1, True),
     ("segment_bytes", 512, 2**31 - 1, False),
@@ -42,6 +43,8 @@ def test_the_defaults_are_kafkas_but_for_flush_ms() -> None:
     assert config.message_timestamp_type == "CreateTime"
     assert config.file_delete_delay_ms == 60_000
     assert config.preallocate is False
+    assert config.min_insync_replicas == 1
+    assert config.unclean_leader_election_enable is False
 
 
 @pytest.mark.parametrize(("name", "low", "high", "unlimited"), INTEGERS)
@@ -107,6 +110,8 @@ def test_kafkas_dotted_names_and_textual_values_are_understood() -> None:
             "flush.ms": "9223372036854775807",
             "flush.messages": "9223372036854775807",
             "retention.bytes": "-1",
+            "min.insync.replicas": "2",
+            "unclean.leader.election.enable": "true",
         }
     )
     assert config == TopicConfig(
@@ -118,6 +123,8 @@ def test_kafkas_dotted_names_and_textual_values_are_understood() -> None:
         preallocate=True,
         flush_ms=-1,
         flush_messages=-1,
+        min_insync_replicas=2,
+        unclean_leader_election_enable=True,
     )
 
 

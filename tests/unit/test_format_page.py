@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from commitlog import Record, RecordBatch
+from commitlog.epoch_checkpoint import from_text
+from commitlog.epochs import EpochHistory, EpochStart
 from commitlog.format import HEADER_BYTES, BatchHeader
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
@@ -24,6 +26,11 @@ def test_the_hex_example_decodes_to_the_records_it_tells_of() -> None:
         Record(44, 1700000000250, b"alice", None),
     ]
     assert batch.size_bytes == len(example())
+
+
+def test_the_example_of_leader_epochs_is_one() -> None:
+    (block,) = re.findall(r"```\n(1\n.*?)```", PAGE, re.DOTALL)
+    assert from_text(block) == EpochHistory((EpochStart(0, 0), EpochStart(5, 41250)))
 
 
 def test_the_header_table_names_every_field_in_its_place() -> None:

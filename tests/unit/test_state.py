@@ -148,3 +148,52 @@ def durable_after(directory: Path, place: int) -> int:
     flip(directory / "state", place)
     assert found is not None
     return found
+
+
+# --- the high watermark
+
+
+def test_without_replicas_the_high_watermark_is_next_offset_and_none_is_kept(page: StatePage) -> None:
+    assert page.kept_high_watermark is None
+    page.publish_append(51, 888)
+    assert page.high_watermark == 51
+    page.sync()
+    assert page.kept_high_watermark is None
+
+
+def test_a_published_high_watermark_is_seen_and_outlives_the_writer(page: StatePage, tmp_path: Path) -> None:
+    reader = StatePage.open(str(tmp_path))
+    assert reader is not None
+    for mark in (41, 44, 43):
+        page.publish_high_watermark(mark)
+        assert (reader.high_watermark, reader.kept_high_watermark) == (mark, mark)
+    again = StatePage.create(str(tmp_path))
+    again.publish_high_watermark(42)
+    assert reader.kept_high_watermark == 42
+
+
+def test_after_a_sync_no_older_high_watermark_is_left(page: StatePage, tmp_path: Path) -> None:
+    page.publish_high_watermark(48)
+    page.publish_high_watermark(41)
+    page.sync()
+    for slot in (1536, 2048):
+        flip(tmp_path / "state", slot)
+        assert page.kept_high_watermark == 41
+        flip(tmp_path / "state", slot)
+
+
+def test_no_bit_of_a_kept_high_watermark_rots_unnoticed(page: StatePage, tmp_path: Path) -> None:
+    page.publish_high_watermark(48)
+    (slot,) = [slot for slot in (1536, 2048) if any((tmp_path / "state").read_bytes()[slot : slot + 24])]
+    for position in range(slot, slot + 24):
+        flip(tmp_path / "state", position, 2)
+        assert page.kept_high_watermark is None
+        flip(tmp_path / "state", position, 2)
+    assert page.kept_high_watermark == 48
+
+
+def test_a_layout_is_published_with_its_high_watermark(page: StatePage) -> None:
+    page.publish_layout(40, 800, 50, 45)
+    assert page.high_watermark == 45
+    page.publish_layout(40, 800, 50)
+    assert page.high_watermark == 50

@@ -16,7 +16,7 @@ from commitlog.spark.dividing import Part, divided, joined, task_count
 from commitlog.spark.options import log_path
 from commitlog.spark.planning import find
 from commitlog.spark.progress import bar
-from commitlog.spark.worker import log_here, open_log, settle_down
+from commitlog.spark.worker import log_here, open_files, settle_down
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ def compact(spark: SparkSession, path: str, topic: str) -> dict[TopicPartition, 
     compacts by itself what is due, too: a report may say that nothing was left to clean.
     """
     place = log_path(path)
-    config = open_log(place).topic(topic).config
+    config = open_files(place).topic(topic).config
     if not config.compacts:
         raise ConfigError("cleanup_policy", config.cleanup_policy, "must contain compact")
     LogLock.take(place, shared=True).release()
@@ -71,7 +71,7 @@ def export(spark: SparkSession, path: str, topics: str | Sequence[str], target: 
 
     place = log_path(path)
     names = topics.split(",") if isinstance(topics, str) else topics
-    size = sum(find(open_log(place), name).size_bytes for name in _partitions(place, names))
+    size = sum(find(open_files(place), name).size_bytes for name in _partitions(place, names))
     reader = spark.read.format("commitlog").option("subscribe", ",".join(names))
     reader = reader.option("includeHeaders", "true").option("minPartitions", task_count(size, _slots(spark)))
     frame = reader.load(place).withColumn("date", functions.to_date("timestamp"))
@@ -86,7 +86,7 @@ def export(spark: SparkSession, path: str, topics: str | Sequence[str], target: 
 
 
 def _partitions(path: str, topics: Sequence[str] | None) -> list[TopicPartition]:
-    log = open_log(path)
+    log = open_files(path)
     names = log.topics() if topics is None else [name.strip() for name in topics]
     return [TopicPartition(name, part) for name in names for part in range(len(log.topic(name).partitions))]
 
@@ -97,7 +97,7 @@ def _slots(spark: SparkSession) -> int:
 
 
 def _sizes(path: str, name: TopicPartition) -> list[tuple[int, int]]:
-    return [(segment.base_offset, segment.size_bytes) for segment in find(open_log(path), name).segments]
+    return [(segment.base_offset, segment.size_bytes) for segment in find(open_files(path), name).segments]
 
 
 def _verified(

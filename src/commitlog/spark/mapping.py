@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commitlog.errors import ConfigError
-from commitlog.log import CommitLog
 from commitlog.spark.columns import fields_of, full_schema
+from commitlog.spark.opening import open_readable
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.source import plan
 from commitlog.spark.worker import read_ranges
@@ -46,7 +47,7 @@ def map_arrow(
         raise ConfigError("columns", unknown[0], f"no such column; there are {', '.join(everything.names)}")
     chosen = everything.names if columns is None else list(columns)
     fields = fields_of(type(everything)([everything[name] for name in chosen]))
-    with CommitLog.open(parsed.path, "r", None) as log:
+    with contextlib.closing(open_readable(parsed.path)) as log:
         slices = plan(log, parsed)
 
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from typing import Any, Self
 from commitlog.errors import ConfigError
 from commitlog.record import TopicPartition
 from commitlog.spark import parsing
+from commitlog.spark.opening import is_remote
 from commitlog.spark.parsing import LATEST
 
 _log = logging.getLogger("commitlog.spark")
@@ -163,6 +164,10 @@ class ReadOptions:
             raise ConfigError(
                 self.ending.option, "...", "must not be given for a streaming query: it has no end"
             )
+        for option in ("maxBytesPerTrigger", "groupId"):
+            if is_remote(self.path) and getattr(self, _field(option)) is not None:
+                reason = "must not be given for a log that is read through the network: it needs the files"
+                raise ConfigError(option, getattr(self, _field(option)), reason)
         return self
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from commitlog.errors import ConfigError, DataLossError, UnknownPartitionError, UnknownTopicError
-from commitlog.log import CommitLog
 from commitlog.reader import PartitionReader
 from commitlog.record import TopicPartition
+from commitlog.spark.opening import ReadableLog
 from commitlog.spark.options import Bound, ReadOptions
 from commitlog.spark.parsing import EARLIEST, LATEST
 
@@ -29,7 +29,7 @@ class Range(NamedTuple):
     end: int
 
 
-def find(log: CommitLog, name: TopicPartition) -> PartitionReader:
+def find(log: ReadableLog, name: TopicPartition) -> PartitionReader:
     """Return a partition of a log."""
     partition: PartitionReader = log.topic(name.topic).partition(name.partition)
     return partition
@@ -45,7 +45,7 @@ def lost(options: ReadOptions, where: object, what: str) -> None:
 # --- what is subscribed to -----------------------------------------------------------------------
 
 
-def subscribed(log: CommitLog, options: ReadOptions, *, all_there: bool = True) -> list[TopicPartition]:
+def subscribed(log: ReadableLog, options: ReadOptions, *, all_there: bool = True) -> list[TopicPartition]:
     """Return the partitions that the options name, in order; with `all_there`, each of them must be there."""
     known = log.topics()
     if options.assign is not None:
@@ -70,7 +70,7 @@ def subscribed(log: CommitLog, options: ReadOptions, *, all_there: bool = True) 
     return [name for name in found if name in options.assign]
 
 
-def _partition_count(log: CommitLog, topic: str, *, needed: bool) -> int:
+def _partition_count(log: ReadableLog, topic: str, *, needed: bool) -> int:
     try:
         return len(log.topic(topic).partitions)
     except UnknownTopicError:  # deleted since the topics were listed
@@ -82,7 +82,7 @@ def _partition_count(log: CommitLog, topic: str, *, needed: bool) -> int:
 # --- bounds --------------------------------------------------------------------------------------
 
 
-def starts(log: CommitLog, options: ReadOptions, names: Sequence[TopicPartition], default: int) -> Offsets:
+def starts(log: ReadableLog, options: ReadOptions, names: Sequence[TopicPartition], default: int) -> Offsets:
     """Return where to start in each partition."""
     bound = options.starting or Bound("startingOffsets", default)
 
@@ -99,7 +99,7 @@ def starts(log: CommitLog, options: ReadOptions, names: Sequence[TopicPartition]
     return _resolved(log, bound, names, first_as_late)
 
 
-def ends(log: CommitLog, options: ReadOptions, names: Sequence[TopicPartition]) -> Offsets:
+def ends(log: ReadableLog, options: ReadOptions, names: Sequence[TopicPartition]) -> Offsets:
     """Return where to end in each partition."""
 
     def first_as_late(partition: PartitionReader, timestamp: int) -> int:
@@ -110,7 +110,7 @@ def ends(log: CommitLog, options: ReadOptions, names: Sequence[TopicPartition]) 
 
 
 def _resolved(
-    log: CommitLog,
+    log: ReadableLog,
     bound: Bound,
     names: Sequence[TopicPartition],
     first_as_late: Callable[[PartitionReader, int], int],
@@ -168,7 +168,7 @@ def load(stored: Mapping[str, Mapping[str, Any]]) -> Offsets:
 # --- ranges --------------------------------------------------------------------------------------
 
 
-def batch_ranges(log: CommitLog, options: ReadOptions) -> list[Range]:
+def batch_ranges(log: ReadableLog, options: ReadOptions) -> list[Range]:
     """Return what a batch query reads: fixed here, whatever is appended later."""
     names = subscribed(log, options)
     first, last = starts(log, options, names, EARLIEST), ends(log, options, names)
@@ -176,7 +176,7 @@ def batch_ranges(log: CommitLog, options: ReadOptions) -> list[Range]:
     return [one for one in found if one.start < one.end]
 
 
-def stream_ranges(log: CommitLog, options: ReadOptions, start: Offsets, end: Offsets) -> list[Range]:
+def stream_ranges(log: ReadableLog, options: ReadOptions, start: Offsets, end: Offsets) -> list[Range]:
     """Return what a micro-batch reads. A partition that is new since `start` is read from its beginning."""
     wanted = [Range(*name, start.get(name, 0), end[name]) for name in sorted(end)]
     # after a crash in the first batch Spark may ask for one that starts behind its end
@@ -184,7 +184,7 @@ def stream_ranges(log: CommitLog, options: ReadOptions, start: Offsets, end: Off
     return [one for one in found if one.start < one.end]
 
 
-def _within(log: CommitLog, options: ReadOptions, wanted: Range) -> Range:
+def _within(log: ReadableLog, options: ReadOptions, wanted: Range) -> Range:
     """Cut a range to what the log has; what is missing from it is lost."""
     try:
         partition = find(log, TopicPartition(wanted.topic, wanted.partition))
@@ -199,7 +199,7 @@ def _within(log: CommitLog, options: ReadOptions, wanted: Range) -> Range:
     return wanted._replace(start=min(max(wanted.start, low), high), end=min(wanted.end, high))
 
 
-def cut(log: CommitLog, options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
+def cut(log: ReadableLog, options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
     """Cut ranges for maxRecordsPerPartition and minPartitions, where stored batches begin if possible."""
     most, least = options.max_records_per_partition, options.min_partitions
     if most is not None:
@@ -213,7 +213,7 @@ def cut(log: CommitLog, options: ReadOptions, ranges: Sequence[Range]) -> list[R
     return found
 
 
-def _pieces(log: CommitLog, whole: Range, count: int = 1, most: int | None = None) -> Iterator[Range]:
+def _pieces(log: ReadableLog, whole: Range, count: int = 1, most: int | None = None) -> Iterator[Range]:
     """Cut a range into `count` even pieces, or into pieces of up to `most` offsets.
 
     A cut moves back to the start of a stored batch, so that none is read twice, unless nothing would be

@@ -15,7 +15,7 @@ from commitlog.errors import ConfigError
 from commitlog.lock import LogLock
 from commitlog.log import CommitLog
 from commitlog.spark.columns import check_sink
-from commitlog.spark.worker import open_log
+from commitlog.spark.worker import open_files
 from commitlog.spark.write_options import WriteOptions
 from commitlog.staged import StagedFile
 
@@ -51,7 +51,7 @@ def check(schema: StructType, options: WriteOptions, overwrite: bool) -> None:
     if overwrite:
         raise ConfigError("mode", "overwrite", "a log is only appended to; use append")
     names = check_sink(schema, options.topic)
-    log = open_log(options.path)
+    log = open_files(options.path)
     if options.topic is not None:
         from commitlog.spark.task import find_topic
 
@@ -68,7 +68,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         check(schema, self._options, overwrite)
         self._txn_id = self._options.txn_app_id or f"spark-batch-{secrets.token_hex(16)}"
         self._epoch = self._options.txn_version or 0
-        published = open_log(self._options.path).published(self._txn_id)
+        published = open_files(self._options.path).published(self._txn_id)
         self._is_published = published is not None and published >= self._epoch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:

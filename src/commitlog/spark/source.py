@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from commitlog.log import CommitLog
 from commitlog.spark.columns import fields_of, full_schema
+from commitlog.spark.opening import ReadableLog
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range, batch_ranges, cut
 from commitlog.spark.worker import open_log, read_ranges
@@ -36,7 +36,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     return full_schema(headers=ReadOptions.of(options).include_headers)
 
 
-def plan(log: CommitLog, options: ReadOptions) -> list[tuple[Range, ...]]:
+def plan(log: ReadableLog, options: ReadOptions) -> list[tuple[Range, ...]]:
     """Return what each task of a batch query reads."""
     return [(one,) for one in cut(log, options, batch_ranges(log, options))]
 

@@ -28,7 +28,7 @@ from commitlog.spark.planning import (
     subscribed,
 )
 from commitlog.spark.source import Slice, slices
-from commitlog.spark.worker import open_log, read_ranges
+from commitlog.spark.worker import open_files, open_log, read_ranges
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -182,5 +182,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         group_id = self._options.group_id
         moved = {name: offset for name, offset in done.items() if self._noted.get(name) != offset}
         if group_id is not None and moved:
-            open_log(self._options.path).commit_offsets(group_id, moved)
+            open_files(self._options.path).commit_offsets(group_id, moved)
             self._noted |= moved

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog.batch import RecordBatch
 from commitlog.errors import (
+    ConfigError,
     NotALogError,
     OffsetOutOfRangeError,
     PathNotMountedError,
@@ -20,6 +21,7 @@ from commitlog.errors import (
 from commitlog.log import CommitLog
 from commitlog.reader import PartitionReader
 from commitlog.record import TopicPartition
+from commitlog.spark.opening import ReadableLog, is_remote, open_readable
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range, find, lost
 
@@ -32,26 +34,35 @@ _MOST_LOGS = 8
 
 
 class _Handle(NamedTuple):
-    log: CommitLog
-    directory: int  # a descriptor: as long as it is open, no other directory gets its inode
+    log: ReadableLog
+    directory: int | None  # a descriptor: as long as it is open, no other directory gets its inode
 
 
 _handles: dict[str, _Handle] = {}
 
 
-def open_log(path: str) -> CommitLog:
+def open_log(path: str) -> ReadableLog:
     """Return a log that is open for reading, the same one for each task of the process."""
     known = _handles.get(path)
     if known is not None:
         if _is_there(path, known):
-            known.log.release_removed()  # or topics that are not read any more would fill the disk
+            if isinstance(known.log, CommitLog):
+                known.log.release_removed()  # or topics that are not read any more would fill the disk
             return known.log
         forget_log(path)
-    log = CommitLog.open(path, "r", None)
+    log = open_readable(path)
     while len(_handles) >= _MOST_LOGS:
         forget_log(next(iter(_handles)))
-    _handles[path] = _Handle(log, os.open(path, os.O_RDONLY))
+    _handles[path] = _Handle(log, None if is_remote(path) else os.open(path, os.O_RDONLY))
     return log
+
+
+def open_files(path: str) -> CommitLog:
+    """Return the same log to who needs its files; ConfigError if they are elsewhere."""
+    found = open_log(path)
+    if not isinstance(found, CommitLog):
+        raise ConfigError("path", path, "must be the log's directory: through the network it is only read")
+    return found
 
 
 def forget_log(path: str) -> None:
@@ -59,13 +70,14 @@ def forget_log(path: str) -> None:
     handle = _handles.pop(path, None)
     if handle is not None:
         handle.log.close()
-        os.close(handle.directory)
+        if handle.directory is not None:
+            os.close(handle.directory)
 
 
 def log_here(path: str) -> CommitLog:
     """Return the log in a task; PathNotMountedError, with the host's name, where it cannot be read."""
     try:
-        return open_log(path)
+        return open_files(path)
     except (NotALogError, OSError) as problem:
         raise not_mounted(path, problem) from None
 
@@ -78,6 +90,8 @@ def not_mounted(path: str, problem: NotALogError | OSError) -> PathNotMountedErr
 
 def _is_there(path: str, handle: _Handle) -> bool:
     """Say whether the directory is still the one that was opened."""
+    if handle.directory is None:  # it finds its nodes again by itself
+        return True
     try:
         return os.path.samestat(os.stat(path), os.fstat(handle.directory))
     except OSError:

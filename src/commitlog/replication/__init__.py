@@ -1,0 +1,41 @@
+"""Replication: leaders, followers, in-sync replicas. docs/replication.md tells how they work together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitlog.replication.cluster import ClusterState, NodeState, PartitionState, TopicState
+from commitlog.replication.config import ReplicationConfig
+from commitlog.replication.controller import Controller
+from commitlog.replication.controllers.remote_controller import RemoteController
+from commitlog.replication.controllers.served import ControllerServer
+from commitlog.replication.controllers.static import StaticController
+from commitlog.replication.node import Node
+from commitlog.replication.transport import Transport
+from commitlog.replication.transports.tcp import TcpTransport
+from commitlog.replication.transports.tls import TlsConfig
+
+__all__ = [
+    "ClusterState",
+    "Controller",
+    "ControllerServer",
+    "Node",
+    "NodeState",
+    "PartitionState",
+    "RemoteController",
+    "ReplicationConfig",
+    "StaticController",
+    "TcpTransport",
+    "TlsConfig",
+    "TopicState",
+    "Transport",
+    "ZooKeeperController",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ZooKeeperController":  # kazoo is an extra
+        from commitlog.replication.controllers.zookeeper import ZooKeeperController
+
+        return ZooKeeperController
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

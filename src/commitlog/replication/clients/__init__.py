@@ -1,0 +1,1 @@
+"""Clients without files: what a node answers them, and what commitlog.connect() returns."""

@@ -1,0 +1,251 @@
+"""Router: a client's way to the node that leads a partition, and around those that are gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from commitlog.errors import (
+    AuthenticationError,
+    ClosedError,
+    CommitLogError,
+    ConnectionFailedError,
+    FencedEpochError,
+    NoControllerError,
+    NotLeaderError,
+    ReplicationTimeoutError,
+    UnknownEpochError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from commitlog.record import TopicPartition
+from commitlog.replication.messages import Describe, Described, DescribedTopic, Message, Refused
+from commitlog.replication.refusals import error_of
+from commitlog.replication.transports.tcp import TcpTransport
+
+ReadFrom = Literal["leader", "any"]
+Make = Callable[[int], Message]  # a request, from the milliseconds that may be spent on it
+# what another node, or the same one a little later, may answer otherwise
+PASSING = (
+    NotLeaderError, FencedEpochError, UnknownEpochError, ReplicationTimeoutError, NoControllerError,
+    ClosedError,
+)  # fmt: skip
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 5, 500
+_SHORTEST_TRY_MS = 1000
+
+
+class Deadline:
+    """When a client gives up."""
+
+    def __init__(self, timeout_ms: float) -> None:
+        self.timeout_ms = int(timeout_ms)
+        self._end = time.monotonic() + timeout_ms / 1000
+        self._tries = 0
+
+    @property
+    def left_ms(self) -> int:
+        """The milliseconds that are left."""
+        return max(int((self._end - time.monotonic()) * 1000), 0)
+
+    @property
+    def try_ms(self) -> int:
+        """How long one try may take: a node that does not answer must leave time for another."""
+        return min(self.left_ms, max(self.timeout_ms // 3, _SHORTEST_TRY_MS))
+
+    def next_pause_ms(self) -> int:
+        """How long to wait before the next try."""
+        self._tries += 1
+        return min(_FIRST_PAUSE_MS << min(self._tries - 1, 10), _LONGEST_PAUSE_MS, self.left_ms)
+
+
+class Router:
+    """Asks nodes; knows who leads, and learns it anew when a node says otherwise. Threads may share it."""
+
+    def __init__(
+        self, transport: TcpTransport, addresses: Sequence[str], timeout_ms: int, read_from: ReadFrom
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self.read_from: ReadFrom = read_from
+        self._transport = transport
+        self._addresses = list(addresses)
+        self._lock = threading.Lock()
+        self._nodes: dict[int, str] = {}
+        self._topics: dict[str, DescribedTopic] = {}
+        self._silent: set[str] = set()  # who did not answer the last time
+        self._closed = False
+
+    def close(self) -> None:
+        """End all connections; who waits for an answer gets none."""
+        self._closed = True
+        self._transport.close()
+
+    def check_open(self) -> None:
+        """Raise ClosedError once it is closed."""
+        if self._closed:
+            raise ClosedError("the connection")
+
+    def deadline(self) -> Deadline:
+        """Return the deadline of something that begins now."""
+        return Deadline(self.timeout_ms)
+
+    # --- asking one node
+
+    def ask_once(self, address: str, message: Message, timeout_ms: int) -> Message | None:
+        """Return a node's answer, None if there is none in time."""
+        self.check_open()
+        answer = self.ask_soon(address, message, timeout_ms).wait()
+        if answer is None:
+            self._silent.add(address)
+        else:
+            self._silent.discard(address)
+        return answer
+
+    def ask_soon(self, address: str, message: Message, timeout_ms: int) -> Pending:
+        """Send a request, and return what its answer can be taken from."""
+        pending = Pending()
+        self._transport.request(address, message, pending, timeout_ms)
+        return pending
+
+    def why_not(self, address: str, otherwise: CommitLogError) -> CommitLogError:
+        """Return why a node did not answer, as far as that is known."""
+        self.check_open()
+        error = self._transport.last_error(address)
+        if isinstance(error, AuthenticationError):
+            raise error  # trying again does not help
+        return error or otherwise
+
+    # --- asking until somebody answers
+
+    def ask_any(self, make: Make, what: str, deadline: Deadline) -> Message:
+        """Ask one node after another until one answers; an error that does not pass is raised."""
+        problem: CommitLogError = ReplicationTimeoutError(what, deadline.timeout_ms)
+        while True:
+            for address in self._known_addresses():
+                try_ms = deadline.try_ms
+                answer = self.ask_once(address, make(try_ms), try_ms)
+                if answer is None:
+                    problem = self.why_not(address, problem)
+                elif isinstance(answer, Refused):
+                    problem = _passing(answer)
+                else:
+                    return answer
+                if deadline.left_ms == 0:
+                    raise problem
+            self.pause(deadline)
+
+    def ask_for(
+        self, name: TopicPartition, make: Make, deadline: Deadline, *, any_replica: bool = False
+    ) -> Message:
+        """Ask the node that leads a partition, whoever that is, until it answers."""
+        problem: CommitLogError | None = None
+        while True:
+            try:
+                address = self.address_for(name, deadline, any_replica=any_replica)
+            except (*PASSING, ConnectionFailedError) as error:
+                raise problem or error from None  # what the leader said tells more
+            if address is None:
+                problem = NotLeaderError(_text(name), None)
+            else:
+                try_ms = deadline.try_ms
+                answer = self.ask_once(address, make(try_ms), try_ms)
+                if answer is None:
+                    late = ReplicationTimeoutError(_text(name), deadline.timeout_ms)
+                    problem = self.why_not(address, problem or late)
+                elif isinstance(answer, Refused):
+                    problem = _passing(answer)
+                else:
+                    return answer
+            self.forget(name.topic)
+            if deadline.left_ms == 0:
+                raise problem
+            self.pause(deadline)
+
+    def pause(self, deadline: Deadline) -> None:
+        """Wait before the next try."""
+        self._transport.wait_for(lambda: False, deadline.next_pause_ms())
+        self.check_open()
+
+    # --- who leads
+
+    def describe(self, names: tuple[str, ...], deadline: Deadline) -> Described:
+        """Ask for topics and nodes, and remember the answer."""
+        answer = self.ask_any(lambda try_ms: Describe(names), "describe", deadline)
+        if not isinstance(answer, Described):
+            raise CommitLogError(f"Describe was answered by {type(answer).__name__}")
+        with self._lock:
+            self._nodes = dict(answer.nodes)
+            self._topics.update({topic.name: topic for topic in answer.topics})
+        return answer
+
+    def topic(self, name: str, deadline: Deadline) -> DescribedTopic:
+        """Return what is known of a topic, asking if nothing is; UnknownTopicError if there is none."""
+        with self._lock:
+            known = self._topics.get(name)
+        if known is None:
+            topics = self.describe((name,), deadline).topics
+            known = topics[0] if topics else None
+        if known is None:
+            raise UnknownTopicError(name)
+        return known
+
+    def forget(self, name: str) -> None:
+        """Ask anew who leads a topic's partitions, the next time somebody wants to know."""
+        with self._lock:
+            self._topics.pop(name, None)
+
+    def address_for(
+        self, name: TopicPartition, deadline: Deadline, *, any_replica: bool = False
+    ) -> str | None:
+        """Return the address of the leader, or with any_replica of a node that has the records, too."""
+        topic = self.topic(name.topic, deadline)
+        if name.partition >= len(topic.leaders):
+            raise UnknownPartitionError(name.topic, name.partition, len(topic.leaders))
+        with self._lock:
+            nodes = dict(self._nodes)
+        leader = topic.leaders[name.partition]
+        if any_replica:
+            near = [nodes[one] for one in topic.replicas[name.partition] if one in nodes]
+            near.sort(key=lambda address: address not in self._addresses)  # who was named comes first
+            return near[0] if near else None
+        return nodes.get(leader) if leader is not None else None
+
+    def _known_addresses(self) -> list[str]:
+        """Return all addresses, those last that did not answer: a transport takes its time with them."""
+        with self._lock:
+            others = [address for address in self._nodes.values() if address not in self._addresses]
+            return sorted([*self._addresses, *others], key=self._silent.__contains__)
+
+
+class Pending:
+    """An answer that is on its way."""
+
+    __slots__ = ("_answer", "_lock")
+
+    def __init__(self) -> None:
+        self._answer: Message | None = None
+        self._lock = threading.Lock()  # measured: half of what a threading.Event costs
+        self._lock.acquire()
+
+    def __call__(self, answer: Message | None) -> None:
+        """Take the answer."""
+        self._answer = answer
+        self._lock.release()
+
+    def wait(self) -> Message | None:
+        """Return the answer, None if there is none in time; called once."""
+        self._lock.acquire()
+        return self._answer
+
+
+def _passing(answer: Refused) -> CommitLogError:
+    """Return an error that may pass; any other is raised."""
+    error = error_of(answer)
+    if not isinstance(error, PASSING):
+        raise error
+    return error
+
+
+def _text(name: TopicPartition) -> str:
+    return f"{name.topic}-{name.partition}"

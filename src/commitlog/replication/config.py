@@ -1,0 +1,38 @@
+"""ReplicationConfig: how a node replicates. Names are Kafka's, where Kafka has one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from commitlog.config import MAX_INT32, MIB, Config, between
+from commitlog.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationConfig(Config):
+    """The settings of one node. All nodes of a cluster should have the same."""
+
+    high_watermark_checkpoint_interval_ms: int = between(5000, 1)
+    replica_fetch_backoff_ms: int = between(100, 1)
+    replica_fetch_max_bytes: int = between(10 * MIB, 1, MAX_INT32)
+    replica_fetch_wait_max_ms: int = between(500, 0)
+    replica_lag_time_max_ms: int = between(30_000, 1)
+    replication_throttle_bytes_per_second: int = between(-1, 1, unlimited=True)
+    request_timeout_ms: int = between(30_000, 1)
+
+    def __post_init__(self) -> None:
+        Config.__post_init__(self)
+        wait_ms = self.replica_fetch_wait_max_ms
+        for name in ("replica_lag_time_max_ms", "request_timeout_ms"):
+            if wait_ms >= getattr(self, name):
+                # a fetch that is held as long as that would look like a replica that lags, or a lost answer
+                reason = f"must be below {name} = {getattr(self, name)}"
+                raise ConfigError("replica_fetch_wait_max_ms", wait_ms, reason)
+
+    @property
+    def tick_ms(self) -> int:
+        """How often a node looks at what is due: as often as the shortest of its waits asks for."""
+        return max(1, min(self.replica_fetch_backoff_ms, self.replica_lag_time_max_ms // 4, 100))
+
+
+__all__ = ["ReplicationConfig"]

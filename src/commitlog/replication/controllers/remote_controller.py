@@ -1,0 +1,309 @@
+"""RemoteController: the controller of another process, which a ControllerServer serves there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from commitlog.errors import ClosedError, CommitLogError, NoControllerError
+from commitlog.record import TopicPartition
+from commitlog.replication import rules
+from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.controller import Changed, Decided
+from commitlog.replication.controllers.control import (
+    AddPartitions,
+    ClusterNow,
+    ElectPreferred,
+    Gone,
+    Heartbeat,
+    IsrDecided,
+    Join,
+    Joined,
+    Leave,
+    ProposeIsr,
+    Reassign,
+)
+from commitlog.replication.controllers.telling import CallingThread, CallSoon
+from commitlog.replication.messages import CreateTopic, DeleteTopic, Message, Refused
+from commitlog.replication.refusals import error_of
+from commitlog.replication.transport import Transport
+
+NOBODY = -1
+
+_logger = logging.getLogger("commitlog")
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """The node of this process: how it joins, and in which incarnation it is alive, 0 while it is fenced."""
+
+    node_id: int
+    address: str
+    clean: bool
+    token: str
+    changed: Changed
+    incarnation: int = 0
+    wait_ms: int = 0  # how long a Heartbeat may wait for its answer
+
+    def anew(self) -> _Life:
+        """Return it as it joins again, after it was fenced: others went on without it."""
+        return replace(self, clean=False, token=uuid.uuid4().hex, incarnation=0)
+
+
+@dataclass(slots=True, eq=False)
+class _Proposal:
+    """An ISR that was proposed, and how that was answered."""
+
+    change: IsrChange
+    decided: Decided
+    under_way: bool = False
+    decision: IsrDecided | None = None
+
+
+class RemoteController:
+    """The controller that is served at an address; for one node, or for none.
+
+    One request at a time keeps the node alive and brings new states. What is asked by a caller raises
+    NoControllerError if no answer comes in time: it may have been done all the same.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        address: str,
+        *,
+        request_timeout_ms: int = 10_000,
+        retry_ms: int = 100,
+        call_soon: CallSoon | None = None,
+    ) -> None:
+        self._transport = transport
+        self._address = address
+        self._request_timeout_ms = request_timeout_ms
+        self._retry_ms = retry_ms
+        self._lock = threading.Lock()
+        self._state = ClusterState()
+        self._life: _Life | None = None
+        self._asking = False  # Join or Heartbeat is under way
+        self._proposals: list[_Proposal] = []
+        self._closed = False
+        self._thread: CallingThread | None = None
+        if call_soon is None:
+            self._thread = CallingThread("remote-controller")
+            call_soon = self._thread.soon
+        self._call_soon = call_soon
+
+    # --- nodes
+
+    def join(self, node_id: int, address: str, *, clean: bool, changed: Changed) -> int:
+        """Make the node of this process known as alive; returns its incarnation."""
+        with self._lock:
+            self._check_open()
+            if self._life is not None:
+                raise CommitLogError(f"node {self._life.node_id} has joined here already")
+            self._life = _Life(node_id, address, clean, uuid.uuid4().hex, changed)
+        self._transport.call_every(self._retry_ms, self._ask_again)
+        self._go_on()
+        if not self._transport.wait_for(self._is_in, self._request_timeout_ms):
+            raise NoControllerError(f"{self._address} did not answer in {self._request_timeout_ms} ms")
+        assert self._life is not None
+        return self._life.incarnation
+
+    def _is_in(self) -> bool:
+        with self._lock:
+            return self._life is not None and _is_alive(self._state, self._life)
+
+    def leave(self, node_id: int, timeout_ms: int) -> bool:
+        """Hand over what a node leads; False if no replica came in sync in time to take it all."""
+        node = self.state().nodes.get(node_id)
+        if node is None:
+            return True
+        self._ask(Leave(node_id, node.incarnation))
+        return self._transport.wait_for(lambda: self._handed_over(node_id), timeout_ms)
+
+    def _handed_over(self, node_id: int) -> bool:
+        with self._lock:
+            node = self._state.nodes.get(node_id)
+            return (node is None or node.leaving) and rules.handed_over(self._state, node_id)
+
+    def gone(self, node_id: int) -> None:
+        """Forget a node that stops."""
+        with self._lock:
+            life, self._life = self._life, None
+            self._proposals = []
+        if life is not None and life.incarnation:
+            self._ask(Gone(node_id, life.incarnation))
+
+    # --- what keeps the node alive
+
+    def _ask_again(self) -> None:
+        self._go_on()
+        self._propose_again()
+
+    def _go_on(self) -> None:
+        """Ask what is to be asked next, unless something is under way."""
+        with self._lock:
+            life = self._life
+            if self._closed or self._asking or life is None:
+                return
+            self._asking = True
+            message = self._next_message(life)
+        timeout_ms = max(self._request_timeout_ms // 4, 1)
+        if isinstance(message, Heartbeat):  # one that is lost must not end the session
+            timeout_ms = message.max_wait_ms + min(life.wait_ms, timeout_ms)
+
+        def answered(answer: Message | None) -> None:
+            self._answered(life, answer)
+
+        self._transport.request(self._address, message, answered, timeout_ms)
+
+    def _next_message(self, life: _Life) -> Join | Heartbeat:
+        replaced = life.node_id in self._state.nodes and not _is_alive(self._state, life)
+        if life.incarnation == 0 and not replaced:
+            return Join(life.node_id, life.address, life.clean, life.token)
+        if life.incarnation > self._state.version:  # the state in which it joined is not known here yet
+            return Heartbeat(life.node_id, life.incarnation, -1, 0)
+        return Heartbeat(life.node_id, life.incarnation, self._state.version, life.wait_ms)
+
+    def _answered(self, life: _Life, answer: Message | None) -> None:
+        with self._lock:
+            self._asking = False
+            current = self._life is life
+            if current and isinstance(answer, Joined):
+                wait_ms = max(answer.session_timeout_ms // 3, 1)
+                self._life = replace(life, incarnation=answer.incarnation, wait_ms=wait_ms)
+            elif current and isinstance(answer, ClusterNow):
+                self._take(life, answer.state)
+        if answer is None or isinstance(answer, Refused):
+            return  # call_every() asks again, a little later
+        self._transport.wake()
+        self._go_on()
+
+    def _take(self, life: _Life, state: ClusterState) -> None:
+        """Take a state over. The node is told of it: as one without itself, if it is fenced."""
+        if state.version < self._state.version:
+            _logger.error("the controller at %s has forgotten what it knew", self._address)
+            return
+        self._state = state
+        shown = state
+        if not _is_alive(state, life):
+            shown = rules.without(state, life.node_id)
+            self._fence(life, replaced=life.node_id in state.nodes)
+        self._call_soon(partial(life.changed, shown))
+        self._tell_decisions()
+
+    def _fence(self, life: _Life, *, replaced: bool) -> None:
+        self._proposals = []
+        if life.incarnation:
+            reason = (
+                "another process has joined under its id" if replaced else "it was not heard of for too long"
+            )
+            _logger.warning("node %s is fenced: %s", life.node_id, reason)
+            self._life = life.anew()
+
+    # --- ISR
+
+    def propose_isr(self, change: IsrChange, decided: Decided) -> None:
+        """Propose who is in sync; it is asked again until there is an answer, or the node is fenced."""
+        proposal = _Proposal(change, decided)
+        with self._lock:
+            self._proposals.append(proposal)
+        self._send(proposal)
+
+    def _send(self, proposal: _Proposal) -> None:
+        def answered(answer: Message | None) -> None:
+            with self._lock:
+                proposal.under_way = False
+                if isinstance(answer, IsrDecided):
+                    proposal.decision = answer
+                    self._tell_decisions()
+
+        proposal.under_way = True
+        request = ProposeIsr(proposal.change)
+        self._transport.request(self._address, request, answered, self._request_timeout_ms)
+
+    def _propose_again(self) -> None:
+        with self._lock:
+            lost = [one for one in self._proposals if one.decision is None and not one.under_way]
+        for proposal in lost:
+            self._send(proposal)
+
+    def _tell_decisions(self) -> None:
+        """Tell those by whose state the node has been told: that of a first attempt may have counted."""
+        for one in [*self._proposals]:
+            decision = one.decision
+            if decision is not None and decision.version <= self._state.version:
+                self._proposals.remove(one)
+                self._call_soon(partial(one.decided, decision.counts))
+
+    # --- what callers ask for
+
+    def state(self) -> ClusterState:
+        """Return the newest state that is known here; who is no node asks for it."""
+        with self._lock:
+            if self._life is not None:
+                return self._state
+        answer = self._ask(Heartbeat(NOBODY, 0, -1, 0))
+        assert isinstance(answer, ClusterNow)
+        return answer.state
+
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
+    ) -> None:
+        """Create a topic, its replicas spread over the nodes that are alive."""
+        self._ask(CreateTopic(name, partitions, replication_factor, dict(config)))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        self._ask(DeleteTopic(name))
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic have so many partitions."""
+        self._ask(AddPartitions(name, partitions))
+
+    def reassign(self, name: TopicPartition, replicas: Sequence[int]) -> None:
+        """Move a partition to these nodes, while it is written."""
+        self._ask(Reassign(name, tuple(replicas)))
+
+    def elect_preferred(self) -> None:
+        """Let the first replica of each partition lead, where it is in sync."""
+        self._ask(ElectPreferred())
+
+    def _ask(self, message: Message) -> Message:
+        """Ask, and wait for the answer; raises what it was refused with."""
+        with self._lock:
+            self._check_open()
+        answers: list[Message | None] = []
+
+        def answered(answer: Message | None) -> None:
+            answers.append(answer)
+            self._transport.wake()
+
+        self._transport.request(self._address, message, answered, self._request_timeout_ms)
+        self._transport.wait_for(lambda: bool(answers), self._request_timeout_ms)
+        answer = answers[0] if answers else None
+        if answer is None:
+            raise NoControllerError(f"{self._address} did not answer")
+        if isinstance(answer, Refused):
+            raise error_of(answer)
+        return answer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the controller")
+
+    def close(self) -> None:
+        """Tell what is still to be told, and let everything go but the transport."""
+        with self._lock:
+            self._closed = True
+        if self._thread is not None:
+            self._thread.close()
+
+
+def _is_alive(state: ClusterState, life: _Life) -> bool:
+    node = state.nodes.get(life.node_id)
+    return node is not None and node.incarnation == life.incarnation

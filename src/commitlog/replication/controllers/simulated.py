@@ -1,0 +1,170 @@
+"""SimulatedController: a controller beside a LocalNetwork, for tests of what nodes do when leaders change.
+
+Joining and what an administrator asks for happens at once. Everything else takes its time on the network's
+clock: proposals and decisions may get lost between a node and CONTROLLER, states come late and newest only,
+and a node that cannot be reached for `session_timeout_ms` is taken for gone. If it lives on, it joins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.errors import CommitLogError
+from commitlog.record import TopicPartition
+from commitlog.replication import rules
+from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.controller import Changed, Decided
+from commitlog.replication.transports.local import LocalNetwork
+
+CONTROLLER = "controller"  # its name on the network: network.partition("1", CONTROLLER) cuts a node off it
+
+
+@dataclass(slots=True)
+class _Session:
+    address: str
+    changed: Changed
+    seen_ms: int
+    told: ClusterState | None = None
+    telling: bool = False
+
+
+class SimulatedController:
+    """Keeps the state in memory, for all nodes of a LocalNetwork.
+
+    A node that was taken for gone and joins again by itself does so as if it had stopped `rejoins_clean`.
+    """
+
+    def __init__(
+        self, network: LocalNetwork, session_timeout_ms: int = 6000, *, rejoins_clean: bool = False
+    ) -> None:
+        self._network = network
+        self._rejoins_clean = rejoins_clean
+        self._session_timeout_ms = session_timeout_ms
+        self._state = ClusterState()
+        self._sessions: dict[int, _Session] = {}
+        self.watchers: list[Callable[[ClusterState, ClusterState], None]] = []  # told of every change at once
+        network.call_later(self._beat_ms, self._beat)
+
+    @property
+    def _beat_ms(self) -> int:
+        return max(1, self._session_timeout_ms // 4)
+
+    # --- Controller ---------------------------------------------------------------------------------
+
+    def join(self, node_id: int, address: str, *, clean: bool, changed: Changed) -> int:
+        """Make a node known as alive; returns its incarnation."""
+        self._sessions[node_id] = _Session(address, changed, self._network.now_ms())
+        self._set(rules.joined(self._state, node_id, address, clean=clean))
+        return self._state.nodes[node_id].incarnation
+
+    def leave(self, node_id: int, timeout_ms: int) -> bool:
+        """Hand over what a node leads; drives the network until that is done, or takes too long."""
+        self._set(rules.leaving(self._state, node_id))
+        return self._network.run_until(lambda: rules.handed_over(self._state, node_id), timeout_ms)
+
+    def gone(self, node_id: int) -> None:
+        """Forget a node that stops."""
+        self._sessions.pop(node_id, None)
+        self._set(rules.gone(self._state, node_id))
+
+    def propose_isr(self, change: IsrChange, decided: Decided) -> None:
+        """Decide on a proposal when it has come, and tell so when that has gone back."""
+        session = self._sessions.get(change.leader)
+        if session is None or not self._network.reaches(session.address, CONTROLLER):
+            return
+
+        def decide() -> None:
+            counts = self._decide(change)
+            self._network.call_later(self._network.delay_ms(), lambda: tell(counts))
+
+        def tell(counts: bool) -> None:
+            if self._sessions.get(change.leader) is session and self._hears(session):
+                decided(counts)
+
+        self._network.call_later(self._network.delay_ms(), decide)
+
+    def state(self) -> ClusterState:
+        """Return the newest state."""
+        return self._state
+
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
+    ) -> None:
+        """Create a topic, its replicas spread over the nodes that are alive."""
+        self._set(rules.topic_created(self._state, name, partitions, replication_factor, config))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        self._set(rules.topic_deleted(self._state, name))
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic have so many partitions."""
+        self._set(rules.partitions_added(self._state, name, partitions))
+
+    def reassign(self, name: TopicPartition, replicas: Sequence[int]) -> None:
+        """Move a partition to these nodes."""
+        self._set(rules.reassigned(self._state, name, replicas))
+
+    def elect_preferred(self) -> None:
+        """Let the first replica of each partition lead, where it is in sync."""
+        self._set(rules.preferred_elected(self._state))
+
+    def close(self) -> None:
+        """Tell nobody anything any more."""
+        self._sessions.clear()
+
+    # --- what takes its time ------------------------------------------------------------------------
+
+    def _decide(self, change: IsrChange) -> bool:
+        try:
+            self._set(rules.isr_changed(self._state, change))
+        except CommitLogError:
+            return False
+        return True
+
+    def _set(self, state: ClusterState) -> None:
+        before, self._state = self._state, state
+        if state is before:
+            return
+        for watch in self.watchers:
+            watch(before, state)
+        for node_id in self._sessions:
+            self._tell_soon(node_id)
+
+    def _tell_soon(self, node_id: int) -> None:
+        session = self._sessions[node_id]
+        if not session.telling:
+            session.telling = True
+            self._network.call_later(self._network.delay_ms(), lambda: self._tell(node_id, session))
+
+    def _tell(self, node_id: int, session: _Session) -> None:
+        session.telling = False
+        if self._sessions.get(node_id) is not session or session.told is self._state:
+            return
+        if self._hears(session):
+            session.told = self._state
+            session.changed(self._state)
+
+    def _hears(self, session: _Session) -> bool:
+        return self._network.alive(session.address) and self._network.reaches(CONTROLLER, session.address)
+
+    def _beat(self) -> None:
+        """Notice who is gone and who is back, and tell again what did not get through."""
+        now_ms = self._network.now_ms()
+        expired = []
+        for node_id, session in self._sessions.items():
+            if self._network.alive(session.address) and self._network.reaches(session.address, CONTROLLER):
+                session.seen_ms = now_ms
+                if node_id not in self._state.nodes:
+                    clean = self._rejoins_clean
+                    self._set(rules.joined(self._state, node_id, session.address, clean=clean))
+            elif now_ms - session.seen_ms >= self._session_timeout_ms and node_id in self._state.nodes:
+                expired.append(node_id)
+        if expired:
+            self._set(rules.gone(self._state, *expired))
+        for node_id, session in self._sessions.items():
+            if session.told is not self._state:
+                self._tell_soon(node_id)
+        self._network.call_later(self._beat_ms, self._beat)

@@ -1,0 +1,220 @@
+"""StaticController: keeps the cluster's state inside one process, in memory or in a directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from commitlog import files
+from commitlog.errors import (
+    ClosedError,
+    CommitLogError,
+    CorruptionError,
+    NoControllerError,
+    UnsupportedFormatError,
+)
+from commitlog.lock import LogLock
+from commitlog.record import TopicPartition
+from commitlog.replication import rules
+from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.controller import Changed, Decided
+from commitlog.replication.controllers.stored import dumped, state_from_json, state_to_json
+from commitlog.replication.controllers.telling import CallingThread, CallSoon, Listeners
+
+FORMAT = 1
+_FILE, _NEW = "cluster.json", "cluster.json.new"
+
+Rule = Callable[[ClusterState], ClusterState]
+
+
+class StaticController:
+    """The controller of nodes in this process; served.py lets others in. It is the only one: see open().
+
+    `call_soon` makes calls later, one after another, never at once; by default a thread of its own does.
+    Whoever is told of a state is told by it, so never while the lock is held.
+    """
+
+    def __init__(self, state: ClusterState | None = None, *, call_soon: CallSoon | None = None) -> None:
+        self._state = state or ClusterState()
+        self._thread: CallingThread | None = None
+        if call_soon is None:
+            self._thread = CallingThread("controller")
+            call_soon = self._thread.soon
+        self._call_soon = call_soon
+        self._listeners = Listeners(call_soon, self._state)
+        self._changing = threading.Condition()
+        self._keep: Callable[[ClusterState], None] = lambda state: None
+        self._lock: LogLock | None = None
+        self._closed = False
+        self._failed: BaseException | None = None
+
+    @classmethod
+    def open(cls, directory: str, *, keep_nodes: bool = False, call_soon: CallSoon | None = None) -> Self:
+        """Open the controller of a directory, made if it is new: epochs go on where they were.
+
+        Nodes in this process ended with it, so they are gone; with `keep_nodes` those that were alive are
+        taken to be, in processes of their own: served.py finds out.
+        """
+        directory = os.path.abspath(directory)
+        files.make_directories(directory)
+        lock = LogLock.take(directory)
+        try:
+            state = _read(os.path.join(directory, _FILE))
+            state = replace(state, epoch=state.epoch + 1, version=state.version + 1)
+            state = state if keep_nodes else rules.gone(state, *state.nodes)
+            _write(directory, state)
+            controller = cls(state, call_soon=call_soon)
+        except BaseException:
+            lock.release()
+            raise
+        controller._keep = lambda after: _write(directory, after)
+        controller._lock = lock
+        return controller
+
+    # --- nodes
+
+    def join(self, node_id: int, address: str, *, clean: bool, changed: Changed) -> int:
+        """Make a node of this process known as alive; returns its incarnation."""
+        with self._changing:
+            incarnation = self.register(node_id, address, clean=clean)
+            self._listeners.add(node_id, changed)
+        return incarnation
+
+    def register(self, node_id: int, address: str, *, clean: bool) -> int:
+        """Make a node of another process known as alive."""
+        state = self._change(lambda state: rules.joined(state, node_id, address, clean=clean))
+        return state.nodes[node_id].incarnation
+
+    def leave(self, node_id: int, timeout_ms: int) -> bool:
+        """Hand over what a node leads; False if no replica came in sync in time to take it all."""
+        self.start_leaving(node_id)
+        with self._changing:
+            return self._changing.wait_for(
+                lambda: self._closed or rules.handed_over(self._state, node_id), timeout_ms / 1000
+            )
+
+    def start_leaving(self, node_id: int) -> None:
+        """Hand over what can be handed over now, and the rest as soon as it can be."""
+        self._change(lambda state: rules.leaving(state, node_id))
+
+    def gone(self, node_id: int, incarnation: int | None = None) -> None:
+        """Forget a node that stops; if an incarnation is given, only that life of it."""
+        with self._changing:
+            node = self._state.nodes.get(node_id)
+            if incarnation is None or (node is not None and node.incarnation == incarnation):
+                self._listeners.remove(node_id)
+                self._change(lambda state: rules.gone(state, node_id))
+
+    def is_local(self, node_id: int) -> bool:
+        """Say whether a node joined in this process."""
+        return node_id in self._listeners
+
+    # --- what is to be
+
+    def propose_isr(self, change: IsrChange, decided: Decided) -> None:
+        """Propose who is in sync; `decided` is told once the proposer has been told the state."""
+
+        def decide() -> None:
+            counts, _ = self.decide_isr(change)
+            self._call_soon(lambda: decided(counts))
+
+        self._call_soon(decide)
+
+    def decide_isr(self, change: IsrChange) -> tuple[bool, int]:
+        """Say whether a proposal counts, and by which version of the state that was decided."""
+        with self._changing:
+            try:
+                return True, self._change(lambda state: rules.isr_changed(state, change)).version
+            except (NoControllerError, ClosedError):
+                raise  # not decided
+            except CommitLogError:
+                return False, self._state.version
+
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
+    ) -> None:
+        """Create a topic, its replicas spread over the nodes that are alive."""
+        self._change(lambda state: rules.topic_created(state, name, partitions, replication_factor, config))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        self._change(lambda state: rules.topic_deleted(state, name))
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic have so many partitions."""
+        self._change(lambda state: rules.partitions_added(state, name, partitions))
+
+    def reassign(self, name: TopicPartition, replicas: Sequence[int]) -> None:
+        """Move a partition to these nodes, while it is written."""
+        self._change(lambda state: rules.reassigned(state, name, replicas))
+
+    def elect_preferred(self) -> None:
+        """Let the first replica of each partition lead, where it is in sync."""
+        self._change(rules.preferred_elected)
+
+    # --- the state
+
+    def state(self) -> ClusterState:
+        """Return the state."""
+        with self._changing:
+            return self._state
+
+    def listen(self, listener_id: int, changed: Changed) -> None:
+        """Tell somebody of every state who is no node; ids below 0 are free for that."""
+        self._listeners.add(listener_id, changed)
+
+    def _change(self, rule: Rule) -> ClusterState:
+        with self._changing:
+            if self._closed:
+                raise ClosedError("the controller")
+            if self._failed is not None:
+                raise NoControllerError(f"its state could not be kept ({self._failed})")
+            after = rule(self._state)
+            if after is not self._state:
+                self._store(after)
+                self._state = after
+                self._listeners.tell(after)
+                self._changing.notify_all()
+            return after
+
+    def _store(self, after: ClusterState) -> None:
+        """Make a state durable before anybody hears of it."""
+        try:
+            self._keep(after)
+        except OSError as error:
+            self._failed = error  # which of the two states is on disk is not known: so it ends here
+            raise NoControllerError(f"its state could not be kept ({error})") from error
+
+    def close(self) -> None:
+        """Tell what is still to be told, and let everything go."""
+        with self._changing:
+            if self._closed:
+                return
+            self._closed = True
+            self._changing.notify_all()
+        if self._thread is not None:
+            self._thread.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _read(path: str) -> ClusterState:
+    try:
+        with open(path, "rb") as file:
+            raw = json.loads(file.read())
+        if raw["format"] != FORMAT:
+            raise UnsupportedFormatError(path, raw["format"], FORMAT)
+        return state_from_json(raw["state"])
+    except FileNotFoundError:
+        return ClusterState()
+    except (ValueError, KeyError, TypeError):
+        raise CorruptionError(path, 0, "not what commitlog wrote there") from None
+
+
+def _write(directory: str, state: ClusterState) -> None:
+    contents = dumped({"format": FORMAT, "state": state_to_json(state)})
+    files.write_whole(os.path.join(directory, _FILE), contents, os.path.join(directory, _NEW))

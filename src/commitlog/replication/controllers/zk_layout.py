@@ -1,0 +1,170 @@
+"""Where a cluster's state is kept in ZooKeeper, and how it is read. docs/controllers.md has the table."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from commitlog.errors import MissingDependencyError
+from commitlog.replication.cluster import ClusterState, NodeState, TopicState
+from commitlog.replication.controllers.stored import (
+    dumped,
+    nodes_from_json,
+    nodes_to_json,
+    topic_from_json,
+    topic_to_json,
+)
+from commitlog.replication.rules import Registration
+
+try:
+    from kazoo.exceptions import NodeExistsError, NoNodeError
+except ImportError as missing:
+    raise MissingDependencyError("ZooKeeperController", "commitlog[zookeeper]") from missing
+
+RECENT = 64  # changes that are remembered, so that a node need not read every topic again
+Watch = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths below a root."""
+
+    root: str
+
+    @property
+    def cluster(self) -> str:
+        """What the elected controller knows of nodes, and what has changed lately; set with every change."""
+        return f"{self.root}/cluster"
+
+    @property
+    def topics(self) -> str:
+        """One child for each topic, with the state of its partitions."""
+        return f"{self.root}/topics"
+
+    @property
+    def nodes(self) -> str:
+        """One ephemeral child for each node: its czxid is the node's incarnation."""
+        return f"{self.root}/nodes"
+
+    @property
+    def requests(self) -> str:
+        """Ephemeral children: what nodes ask of the elected controller, and its answers."""
+        return f"{self.root}/requests"
+
+    @property
+    def controller(self) -> str:
+        """Ephemeral: who is elected."""
+        return f"{self.root}/controller"
+
+    @property
+    def controller_epoch(self) -> str:
+        """How many times a controller was elected; every write of one checks that it is still the last."""
+        return f"{self.root}/controller_epoch"
+
+    def topic(self, name: str) -> str:
+        """Return the path of a topic."""
+        return f"{self.topics}/{name}"
+
+    def node(self, node_id: int) -> str:
+        """Return the path of a node."""
+        return f"{self.nodes}/{node_id}"
+
+    def make(self, client: Any) -> None:
+        """Make what is not there yet."""
+        for path in (self.topics, self.nodes, self.requests):
+            client.ensure_path(path)
+        for path, value in ((self.controller_epoch, b"0"), (self.cluster, Cluster().packed())):
+            with contextlib.suppress(NodeExistsError):
+                client.create(path, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the znode `cluster` holds. `recent` has changes: the version before each, and the topics changed.
+
+    They follow one another without a gap, up to `version`. A reader that knows a version below the first has
+    to read all topics.
+    """
+
+    epoch: int = 0
+    version: int = 0
+    nodes: Mapping[int, NodeState] | None = None
+    recent: tuple[tuple[int, tuple[str, ...]], ...] = ()
+
+    def packed(self) -> bytes:
+        """Return what is kept."""
+        recent = [[before, list(names)] for before, names in self.recent]
+        nodes = nodes_to_json(self.nodes or {})
+        return dumped({"epoch": self.epoch, "version": self.version, "nodes": nodes, "recent": recent})
+
+    @classmethod
+    def unpacked(cls, raw: bytes) -> Cluster:
+        """Return what was kept."""
+        found = json.loads(raw)
+        recent = tuple((int(before), tuple(names)) for before, names in found["recent"])
+        return cls(int(found["epoch"]), int(found["version"]), nodes_from_json(found["nodes"]), recent)
+
+    def changed_since(self, version: int) -> set[str] | None:
+        """Return the topics that have changed since a version; None if that is not remembered."""
+        if version == self.version:
+            return set()
+        if not self.recent or version < self.recent[0][0]:
+            return None
+        return {name for before, names in self.recent if before >= version for name in names}
+
+    def followed_by(self, after: ClusterState, names: Iterable[str]) -> Cluster:
+        """Return what holds once a state has changed into this one."""
+        recent = (*self.recent, (self.version, tuple(sorted(names))))[-RECENT:]
+        return replace(self, epoch=after.epoch, version=after.version, nodes=after.nodes, recent=recent)
+
+
+def read_state(client: Any, layout: Layout, known: ClusterState | None, watch: Watch | None) -> ClusterState:
+    """Read the state; only topics that have changed, if one is known. A topic may be newer than the rest."""
+    raw, _ = client.get(layout.cluster, watch=watch)
+    cluster = Cluster.unpacked(raw)
+    names = None if known is None else cluster.changed_since(known.version)
+    if names is None:
+        names, topics = set(client.get_children(layout.topics)), {}
+    else:
+        assert known is not None
+        topics = {name: topic for name, topic in known.topics.items() if name not in names}
+    for name in sorted(names):
+        topic = read_topic(client, layout, name)
+        if topic is not None:
+            topics[name] = topic
+    return ClusterState(cluster.nodes or {}, topics, cluster.epoch, cluster.version)
+
+
+def read_topic(client: Any, layout: Layout, name: str) -> TopicState | None:
+    """Read a topic; None if it is not there any more."""
+    try:
+        raw, _ = client.get(layout.topic(name))
+    except NoNodeError:
+        return None
+    return topic_from_json(json.loads(raw))
+
+
+def packed_topic(topic: TopicState) -> bytes:
+    """Return what is kept of a topic."""
+    return dumped(topic_to_json(topic))
+
+
+def packed_node(address: str, *, clean: bool) -> bytes:
+    """Return what a node tells of itself."""
+    return dumped({"address": address, "clean": clean})
+
+
+def read_nodes(client: Any, layout: Layout, watch: Watch) -> dict[int, Registration]:
+    """Read who is alive."""
+    found = {}
+    for name in client.get_children(layout.nodes, watch=watch):
+        try:
+            raw, stat = client.get(f"{layout.nodes}/{name}")
+        except NoNodeError:
+            continue  # gone since; the watch tells
+        about = json.loads(raw)
+        found[int(name)] = Registration(str(about["address"]), stat.czxid, bool(about["clean"]))
+    return found

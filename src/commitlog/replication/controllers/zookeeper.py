@@ -1,0 +1,334 @@
+"""ZooKeeperController: the controller of a real cluster. One of its nodes is elected to decide.
+
+Every node keeps an ephemeral znode; the elected one sees who is alive and writes the state; all read it.
+docs/controllers.md tells what that promises.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from commitlog.background import Task, TaskHealth
+from commitlog.errors import ClosedError, CommitLogError, MissingDependencyError, NoControllerError
+from commitlog.record import TopicPartition
+from commitlog.replication import rules
+from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.controller import Changed, Decided
+from commitlog.replication.controllers.telling import CallingThread, CallSoon
+
+try:
+    from kazoo.client import KazooClient, KazooState
+    from kazoo.exceptions import KazooException, SessionExpiredError
+    from kazoo.retry import KazooRetry
+
+    from commitlog.replication.controllers.zk_elected import DeposedError, Elected
+    from commitlog.replication.controllers.zk_layout import Layout, read_state
+    from commitlog.replication.controllers.zk_member import Member
+    from commitlog.replication.controllers.zk_requests import Answer, Requests, isr_request
+except ImportError as missing:
+    raise MissingDependencyError("ZooKeeperController", "commitlog[zookeeper]") from missing
+
+_LOOK_SECONDS, _RETRY_SECONDS = 5.0, 0.1  # watches tell sooner; this is for what they might miss
+
+
+class ZooKeeperController:
+    """The controller of the nodes that use the same `root` in a ZooKeeper; one of these for each node.
+
+    A thread of its own looks at what has changed whenever a watch tells, and does what is to be done; another
+    tells the node (or `call_soon`, as with StaticController). `options` go to kazoo's client: auth_data,
+    default_acl, use_ssl and so on. What is asked by a caller raises NoControllerError if no answer comes in
+    time: it may have been done all the same.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        root: str = "/commitlog",
+        session_timeout_ms: int = 10_000,
+        request_timeout_ms: int = 30_000,
+        call_soon: CallSoon | None = None,
+        **options: Any,
+    ) -> None:
+        self._request_timeout_ms = request_timeout_ms
+        retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0)
+        self._client = KazooClient(
+            hosts, timeout=session_timeout_ms / 1000, connection_retry=retry, **options
+        )
+        self._layout = Layout(root.rstrip("/"))
+        self._task = Task("zookeeper", self._look)
+        self._requests = Requests(self._client, self._layout, self._wake)
+        self._changing = threading.Condition()
+        self._state = ClusterState()
+        self._member: Member | None = None
+        self._leaving: Member | None = None
+        self._elected: Elected | None = None
+        self._session: int | None = None
+        self._lost = False
+        self._decisions: list[tuple[int, Decided, bool]] = []
+        self._started = self._closed = False
+        self._thread: CallingThread | None = None
+        if call_soon is None:
+            self._thread = CallingThread("zookeeper-calls")
+            call_soon = self._thread.soon
+        self._call_soon = call_soon
+
+    # --- nodes
+
+    def join(self, node_id: int, address: str, *, clean: bool, changed: Changed) -> int:
+        """Make the node of this process known as alive; returns its incarnation."""
+        self._start()
+        with self._changing:
+            if self._member is not None:
+                raise CommitLogError(f"node {self._member.node_id} has joined here already")
+            member = self._member = Member(node_id, address, clean, changed)
+            self._wake()
+            if not self._wait_for(lambda: member.alive, self._request_timeout_ms):
+                self._member, self._leaving = None, member
+                self._wake()
+                raise NoControllerError(f"node {node_id} was not seen in {self._request_timeout_ms} ms")
+            return member.incarnation
+
+    def leave(self, node_id: int, timeout_ms: int) -> bool:
+        """Hand over what a node leads; False if no replica came in sync in time to take it all."""
+        node = self.state().nodes.get(node_id)
+        if node is None:
+            return True
+        self._ask("leave", node_id, node.incarnation)
+        with self._changing:
+            return self._wait_for(lambda: self._handed_over(node_id), timeout_ms)
+
+    def _handed_over(self, node_id: int) -> bool:
+        node = self._state.nodes.get(node_id)
+        return (node is None or node.leaving) and rules.handed_over(self._state, node_id)
+
+    def gone(self, node_id: int) -> None:
+        """Forget the node of this process, which stops; if it is the elected controller, another will be."""
+        with self._changing:
+            if self._member is None or self._member.node_id != node_id:
+                return
+            self._member, self._leaving = None, self._member
+            self._wake()
+            self._wait_for(lambda: self._leaving is None, self._request_timeout_ms)
+
+    @property
+    def is_elected(self) -> bool:
+        """Whether this process decides, as far as it knows."""
+        return self._elected is not None
+
+    def health(self) -> TaskHealth:
+        """Tell how the thread fares that looks after all this."""
+        return self._task.health()
+
+    # --- what callers ask for
+
+    def propose_isr(self, change: IsrChange, decided: Decided) -> None:
+        """Propose who is in sync; the elected controller decides, unless the node is fenced first."""
+
+        def answered(answer: Answer | None) -> None:
+            if answer is not None:
+                self._decisions.append((answer.version, decided, answer.error is None))
+
+        self._requests.add(isr_request(change), answered)
+        self._wake()
+
+    def state(self) -> ClusterState:
+        """Return the newest state that is known here; who is no node reads it."""
+        with self._changing:
+            if self._member is not None:
+                return self._state
+        self._start()
+        try:
+            self._layout.make(self._client)
+            return read_state(self._client, self._layout, None, None)
+        except KazooException as error:
+            raise NoControllerError(repr(error)) from error
+
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
+    ) -> None:
+        """Create a topic, its replicas spread over the nodes that are alive."""
+        self._ask("create_topic", name, partitions, replication_factor, dict(config))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        self._ask("delete_topic", name)
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic have so many partitions."""
+        self._ask("add_partitions", name, partitions)
+
+    def reassign(self, name: TopicPartition, replicas: Sequence[int]) -> None:
+        """Move a partition to these nodes, while it is written."""
+        self._ask("reassign", *name, list(replicas))
+
+    def elect_preferred(self) -> None:
+        """Let the first replica of each partition lead, where it is in sync."""
+        self._ask("elect_preferred")
+
+    def _ask(self, what: str, *arguments: Any) -> None:
+        self._start()
+        answers: list[Answer | None] = []
+
+        def answered(answer: Answer | None) -> None:
+            with self._changing:
+                answers.append(answer)
+                self._changing.notify_all()
+
+        self._requests.add({"do": what, "with": arguments}, answered)
+        self._wake()
+        with self._changing:
+            self._wait_for(lambda: bool(answers), self._request_timeout_ms)
+        answer = answers[0] if answers else None
+        if answer is None:
+            raise NoControllerError("nobody answered; it may have been done")
+        if answer.error is not None:
+            raise answer.error
+
+    # --- the thread that looks after all this
+
+    def _wake(self, event: Any = None) -> None:
+        self._task.wake()
+
+    def _look(self) -> float:
+        """Do what there is to do; returns after how many seconds to look again, if nothing wakes us."""
+        try:
+            if self._lost:
+                self._lost = False
+                self._lose()
+            if not self._client.connected:
+                return _RETRY_SECONDS
+            session = self._begin_session()
+            self._requests.look()
+            self._act(session)
+            self._take(read_state(self._client, self._layout, self._state, self._wake))
+            self._requests.look()
+            self._tell_decisions()
+        except DeposedError:
+            self._elected = None
+            return 0.0
+        except KazooException:
+            return _RETRY_SECONDS  # the connection is lost; nothing is taken for done that was not told
+        return _LOOK_SECONDS
+
+    def _begin_session(self) -> int:
+        known = self._client.client_id
+        if known is None:
+            raise SessionExpiredError
+        if known[0] != self._session:
+            self._lose()
+            self._layout.make(self._client)
+            self._session = known[0]
+        return int(known[0])
+
+    def _lose(self) -> None:
+        """The session is over: nobody has to heed this node any more, until it has joined again."""
+        self._elected, self._session = None, None
+        self._requests.forget()
+        self._decisions.clear()
+        member = self._member
+        if member is not None:
+            member.fence("its session is over")
+            self._tell(member, self._state)
+
+    def _act(self, session: int) -> None:
+        """Be there as a node, and govern if elected."""
+        leaving, member = self._leaving, self._member
+        if leaving is not None:
+            leaving.unregister(self._client, self._layout, session)
+            if self._elected is not None:
+                self._elected = None
+                self._client.delete(self._layout.controller)
+            with self._changing:
+                self._leaving = None
+                self._changing.notify_all()
+        if member is not None:
+            member.register(self._client, self._layout, session, self._wake)
+            self._stand(member, session)
+            if self._elected is not None:
+                self._elected.govern()
+
+    def _stand(self, member: Member, session: int) -> None:
+        if self._elected is not None:
+            return
+        stat = self._client.exists(self._layout.controller, watch=self._wake)
+        if stat is not None and stat.ephemeralOwner == session:
+            self._client.delete(self._layout.controller)  # of an election whose outcome we did not hear
+            stat = None
+        if stat is None:
+            name = f"node {member.node_id}"
+            self._elected = Elected.stand(self._client, self._layout, name, self._wake)
+            self._wake()
+
+    def _take(self, state: ClusterState) -> None:
+        with self._changing:
+            if state.version < self._state.version:
+                raise CommitLogError(f"ZooKeeper has forgotten what it knew: {self._layout.cluster}")
+            self._state = state
+        if self._member is not None:
+            self._tell(self._member, state)
+        with self._changing:
+            self._changing.notify_all()
+
+    def _tell(self, member: Member, state: ClusterState) -> None:
+        was_alive = member.alive
+        shown = member.shown(state)
+        if was_alive and not member.alive:
+            self._requests.forget()
+            self._decisions.clear()
+            self._wake()
+        if shown is not None:
+            self._call_soon(partial(member.changed, shown))
+
+    def _tell_decisions(self) -> None:
+        """Tell of decisions by whose state the node was told; look again for the others."""
+        ready = [one for one in self._decisions if one[0] <= self._state.version]
+        self._decisions = [one for one in self._decisions if one[0] > self._state.version]
+        for _, decided, counts in ready:
+            self._call_soon(partial(decided, counts))
+        if self._decisions:
+            self._wake()
+
+    # --- beginning and end
+
+    def _start(self) -> None:
+        with self._changing:
+            if self._closed:
+                raise ClosedError("the controller")
+            if self._started:
+                return
+            self._client.add_listener(self._session_changed)
+            try:
+                self._client.start(self._request_timeout_ms / 1000)
+            except self._client.handler.timeout_exception:
+                self._client.remove_listener(self._session_changed)
+                raise NoControllerError(f"no ZooKeeper at {self._client.hosts}") from None
+            self._started = True
+            self._task.start()
+
+    def _session_changed(self, state: str) -> None:
+        """Hear of the connection, in kazoo's thread, which must not wait."""
+        if state == KazooState.LOST:
+            self._lost = True
+        self._wake()
+
+    def _wait_for(self, condition: Any, timeout_ms: int) -> bool:
+        found = self._changing.wait_for(lambda: self._closed or condition(), timeout_ms / 1000)
+        return bool(found and not self._closed)
+
+    def close(self) -> None:
+        """End the session, and so the node if it is still there; let everything go."""
+        with self._changing:
+            if self._closed:
+                return
+            self._closed = True
+            self._changing.notify_all()
+        if self._started:
+            self._task.stop()
+        self._client.stop()
+        self._client.close()
+        if self._thread is not None:
+            self._thread.close()

@@ -1,0 +1,228 @@
+"""Node: a replica of topics inside an application. It leads some partitions and follows others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from commitlog.config import TopicConfig
+from commitlog.errors import CommitLogError, NotLeaderError, ReplicationTimeoutError, UnknownTopicError
+from commitlog.log import CommitLog
+from commitlog.partition import Partition
+from commitlog.record import TopicPartition
+from commitlog.replication.clients.answering import ClientService
+from commitlog.replication.cluster import ClusterState, TopicState
+from commitlog.replication.config import ReplicationConfig
+from commitlog.replication.controller import Controller
+from commitlog.replication.hosting import Hosting
+from commitlog.replication.node_topic import NodePartition, NodeTopic
+from commitlog.replication.replicas.acks import Acknowledged
+from commitlog.replication.replicas.core import NodeCore
+from commitlog.replication.transport import Transport
+
+_logger = logging.getLogger("commitlog.replication")
+
+
+class Node:
+    """One of several nodes that keep the same topics. Threads may share it.
+
+    The log belongs to the application, which opens it before and closes it after the node; so do transport
+    and controller. Topics that are not replicated may be in the same log.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        transport: Transport,
+        controller: Controller,
+        node_id: int,
+        config: ReplicationConfig | Mapping[str, Any] | None = None,
+    ) -> None:
+        self.log = log
+        self.node_id = node_id
+        self.address: str | None = None
+        self.config = config if isinstance(config, ReplicationConfig) else ReplicationConfig.of(config or {})
+        self._transport = transport
+        self._controller = controller
+        self._stopped = False
+        self._hosting = Hosting(log, controller.state)
+        self._core = NodeCore(
+            node_id, transport, controller, self.config, self._open_replica, self._hosting.remove
+        )
+        self._clients = ClientService(_Host(self._core, controller, self._hosting))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Node {self.node_id} at {self.address}>"
+
+    def start(self) -> Self:
+        """Serve other nodes and clients, and join the cluster."""
+        self.address = self._core.start(
+            clean=self._hosting.clean, others=self._clients.handle, told=self._clients.look_again
+        )
+        self._transport.call_every(
+            self.config.high_watermark_checkpoint_interval_ms, self._keep_high_watermarks
+        )
+        return self
+
+    def stop(self, *, hand_over: bool = True, timeout_ms: int = 10_000) -> None:
+        """Leave the cluster; first others take over what this node leads, if there is one in sync.
+
+        Close the log afterwards: only a node whose log was closed is believed to have all its records. It
+        stops, too, if the controller cannot be reached: then others take over when its session is over.
+        Stopping twice is fine.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        if hand_over:
+            self._tell_controller(lambda: self._controller.leave(self.node_id, timeout_ms))
+        self._core.close()
+        self._clients.close()
+        self._tell_controller(lambda: self._controller.gone(self.node_id))
+        for partition in self._hosting.partitions():
+            partition.attend(None, None)
+            partition.follow()
+        self._hosting.keep_high_watermarks()
+
+    def _tell_controller(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except CommitLogError as error:
+            _logger.warning("node %d stops, and its controller does not know: %s", self.node_id, error)
+
+    def _keep_high_watermarks(self) -> None:
+        if not self._stopped:  # the transport may outlive the log
+            self._hosting.keep_high_watermarks()
+
+    def _open_replica(self, name: TopicPartition, topic: TopicState) -> Partition:
+        partition = self._hosting.open(name, topic)
+        limit_ms = self.config.request_timeout_ms
+
+        def wait(end_offset: int, leader_epoch: int) -> None:
+            self._core.wait_acknowledged(name, end_offset, limit_ms, leader_epoch=leader_epoch)
+
+        partition.attend(lambda: self._core.appended(name), wait)
+        return partition
+
+    # --- topics
+
+    def topic(self, name: str) -> NodeTopic:
+        """Return a replicated topic; UnknownTopicError if this node has no replica of any partition of it."""
+        self._hosting.partition(TopicPartition(name, 0))
+        topic = self.log.topic(name)
+        timeout_ms = self.config.request_timeout_ms
+        partitions = [
+            NodePartition(TopicPartition(name, number), partition, self._core, timeout_ms)
+            for number, partition in enumerate(topic.partitions)
+        ]
+        return NodeTopic(topic, partitions)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int = 1,
+        config: TopicConfig | Mapping[str, Any] | None = None,
+        timeout_ms: int = 10_000,
+    ) -> None:
+        """Create a topic on so many nodes, and wait until it is known here and each partition is led."""
+        settings = config.overrides() if isinstance(config, TopicConfig) else config or {}
+        self._controller.create_topic(name, partitions, replication_factor, settings)
+        self._wait(name, timeout_ms, lambda state: self._is_ready(state, name))
+
+    def _is_ready(self, state: ClusterState, name: str) -> bool:
+        topic = state.topics.get(name)
+        if topic is None or any(one.leader is None for one in topic.partitions):
+            return False
+        led = [number for number, one in enumerate(topic.partitions) if one.leader == self.node_id]
+        return all(self.leads(TopicPartition(name, number)) for number in led)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic on all nodes."""
+        self._controller.delete_topic(name)
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic grow to so many partitions. Keys hash over the new number from then on."""
+        self._controller.add_partitions(name, partitions)
+
+    def elect_preferred(self) -> None:
+        """Let the first replica of each partition lead, where it is in sync: spread leaders as at first."""
+        self._controller.elect_preferred()
+
+    def move(self, name: TopicPartition, replicas: Sequence[int]) -> None:
+        """Move a partition to these nodes, while it is written; state() tells when it is there."""
+        self._controller.reassign(name, replicas)
+
+    def throttle(self, bytes_per_second: int) -> None:
+        """Send no more than this a second to replicas that are not in sync; -1 means no limit."""
+        self._core.throttle(bytes_per_second)
+
+    # --- the cluster
+
+    def state(self) -> ClusterState:
+        """Return the cluster as far as it is known here."""
+        return self._controller.state()
+
+    def leads(self, name: TopicPartition) -> bool:
+        """Say whether this node leads a partition, and takes appends to it."""
+        replica = self._core.replica(name)
+        return replica is not None and replica.standing().leader_epoch is not None
+
+    def wait_for_leader(self, name: TopicPartition, timeout_ms: int = 10_000) -> int:
+        """Wait until a partition has a leader, which takes appends if it is this node; returns its id."""
+        found: list[int] = []
+
+        def is_led(state: ClusterState) -> bool:
+            one = state.partition(name)
+            if one is None or one.leader is None or (one.leader == self.node_id and not self.leads(name)):
+                return False
+            found.append(one.leader)
+            return True
+
+        self._wait(name, timeout_ms, is_led)
+        return found[-1]
+
+    def _wait(self, what: object, timeout_ms: int, holds: Callable[[ClusterState], bool]) -> None:
+        if not self._transport.wait_for(lambda: holds(self._controller.state()), timeout_ms):
+            raise ReplicationTimeoutError(what, timeout_ms)
+
+
+class _Host:
+    """What answering clients asks of a node."""
+
+    def __init__(self, core: NodeCore, controller: Controller, hosting: Hosting) -> None:
+        self._core, self._controller, self._hosting = core, controller, hosting
+
+    def state(self) -> ClusterState:
+        return self._controller.state()
+
+    def partition(self, name: TopicPartition, *, any_replica: bool) -> Partition:
+        if self._controller.state().partition(name) is None:
+            raise UnknownTopicError(name.topic)
+        replica = self._core.replica(name)
+        if replica is None or not (any_replica or replica.standing().leader_epoch is not None):
+            raise NotLeaderError(name, self._core.leader_of(name))
+        return self._hosting.partition(name)
+
+    def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
+        return self._core.check_can_append(name, acks)
+
+    def when_acknowledged(
+        self, name: TopicPartition, end_offset: int, leader_epoch: int, timeout_ms: int, done: Acknowledged
+    ) -> None:
+        self._core.when_acknowledged(name, end_offset, leader_epoch, timeout_ms, done)
+
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
+    ) -> None:
+        self._controller.create_topic(name, partitions, replication_factor, config)
+
+    def delete_topic(self, name: str) -> None:
+        self._controller.delete_topic(name)

@@ -1,0 +1,116 @@
+"""NodeTopic and NodePartition: a replicated topic, as the application around a node sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from commitlog.columns import Buffer
+from commitlog.partition import Partition
+from commitlog.record import Headers, TopicPartition
+from commitlog.replication.replicas.core import NodeCore
+from commitlog.topic import Topic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Acks = Literal[1, "all"]
+
+
+class NodePartition:
+    """Appends to a partition that this node leads; NotLeaderError, which names the leader, if it does not.
+
+    With acks="all" an append returns when every in-sync replica has the records, with 1 when this node has.
+    """
+
+    def __init__(self, name: TopicPartition, log: Partition, core: NodeCore, timeout_ms: int) -> None:
+        self.name = name
+        self.log = log  # to read from: all there is up to the high watermark
+        self._core = core
+        self._timeout_ms = timeout_ms
+
+    def __repr__(self) -> str:
+        return f"<NodePartition {self.name.topic}-{self.name.partition} of node {self._core.node_id}>"
+
+    def append(
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        acks: Acks = "all",
+        timeout_ms: int | None = None,
+    ) -> int:
+        """Append a record and return its offset."""
+        epoch = self._core.check_can_append(self.name, acks)
+        offset = self.log.append(value, key=key, headers=headers, timestamp=timestamp)
+        self._acknowledge(offset + 1, epoch, acks, timeout_ms)
+        return offset
+
+    def append_many(
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+        acks: Acks = "all",
+        timeout_ms: int | None = None,
+    ) -> range:
+        """Append records as one batch, all or nothing, and return their offsets."""
+        epoch = self._core.check_can_append(self.name, acks)
+        offsets = self.log.append_many(values, keys=keys, headers=headers, timestamps=timestamps)
+        self._acknowledge(offsets.stop, epoch, acks, timeout_ms)
+        return offsets
+
+    def append_arrow(
+        self, data: pa.RecordBatch | pa.Table, *, acks: Acks = "all", timeout_ms: int | None = None
+    ) -> range:
+        """Append the columns value, key, timestamp and headers of Arrow data (all but value optional)."""
+        epoch = self._core.check_can_append(self.name, acks)
+        offsets = self.log.append_arrow(data)
+        self._acknowledge(offsets.stop, epoch, acks, timeout_ms)
+        return offsets
+
+    def _acknowledge(self, end_offset: int, epoch: int, acks: Acks, timeout_ms: int | None) -> None:
+        if acks == "all":
+            limit_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+            self._core.wait_acknowledged(self.name, end_offset, limit_ms, leader_epoch=epoch)
+
+
+class NodeTopic:
+    """A replicated topic: its partitions, of which this node may lead some."""
+
+    def __init__(self, topic: Topic, partitions: Sequence[NodePartition]) -> None:
+        self.name = topic.name
+        self.config = topic.config
+        self._topic = topic
+        self._partitions = tuple(partitions)
+
+    def __repr__(self) -> str:
+        return f"<NodeTopic {self.name} with {len(self._partitions)} partitions>"
+
+    @property
+    def partitions(self) -> tuple[NodePartition, ...]:
+        """The partitions, in order of their numbers."""
+        return self._partitions
+
+    def partition(self, number: int) -> NodePartition:
+        """Return one partition."""
+        self._topic.partition(number)  # UnknownPartitionError
+        return self._partitions[number]
+
+    def append(
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        acks: Acks = "all",
+    ) -> tuple[int, int]:
+        """Append a record to the partition of its key, if this node leads it; returns (partition, offset)."""
+        ((number, _),) = self._topic.places([key], {})
+        target = self._partitions[number]
+        return number, target.append(value, key=key, headers=headers, timestamp=timestamp, acks=acks)

@@ -1,0 +1,315 @@
+"""NodeCore: all replicas of a node, driven by its transport and its controller.
+
+It starts no thread: things happen when the transport delivers a message or calls tick(), when the controller
+tells a new state, and when the application appends. Any of them may come from any thread, at the same time.
+
+Locks, in the order in which they may be taken: a replica's, then its log's own. Those of the tables (here,
+and in fetching.py, held.py, acks.py, throttle.py) are taken alone and for a moment. The transport, the
+controller and whoever waits are called with no lock held, so they may call back at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+
+from commitlog.errors import (
+    CommitLogError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    ProtocolError,
+    ReplicationTimeoutError,
+)
+from commitlog.record import TopicPartition
+from commitlog.replication.cluster import ClusterState, IsrChange, PartitionState, TopicState
+from commitlog.replication.config import ReplicationConfig
+from commitlog.replication.controller import Controller
+from commitlog.replication.messages import Fetch, Message
+from commitlog.replication.refusals import refused
+from commitlog.replication.replicas.acks import Acknowledged, Acknowledgements, Awaited
+from commitlog.replication.replicas.fetching import Fetching
+from commitlog.replication.replicas.replica import Outcome, Replica
+from commitlog.replication.replicas.replica_log import ReplicaLog
+from commitlog.replication.replicas.serving import Serving
+from commitlog.replication.replicas.throttle import Throttle
+from commitlog.replication.transport import Handler, Reply, Transport
+
+_logger = logging.getLogger("commitlog.replication")
+
+OpenLog = Callable[[TopicPartition, TopicState], ReplicaLog]
+RemoveLog = Callable[[TopicPartition], None]
+
+_LAG_CHECK_MS = 1000  # at most so long between two looks at who lags
+
+
+def _refuse(request: Message, reply: Reply) -> None:
+    reply(refused(ProtocolError("this node", f"{type(request).__name__} is not answered here")))
+
+
+class NodeCore:
+    """The replicas of one node.
+
+    `open_log` is called when this node becomes a replica of a partition, `remove_log` when it is one no more.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        transport: Transport,
+        controller: Controller,
+        config: ReplicationConfig,
+        open_log: OpenLog,
+        remove_log: RemoveLog = lambda name: None,
+    ) -> None:
+        self.node_id = node_id
+        self.incarnation = -1
+        self._transport, self._controller, self._config = transport, controller, config
+        self._open_log, self._remove_log = open_log, remove_log
+        self._lock = Lock()  # guards the three below
+        self._newest: ClusterState | None = None
+        self._applying = True  # until joined
+        self._closed = False
+        self._replicas: dict[TopicPartition, Replica] = {}
+        self._acks = Acknowledgements()
+        self._throttle = Throttle(config.replication_throttle_bytes_per_second, transport.now_ms())
+        self._serving = Serving(self._replicas, self._throttle, transport.now_ms, self._settle)
+        self._fetching = Fetching(node_id, lambda: self.incarnation, self._replicas, transport, config)
+        self._lag_check_ms = transport.now_ms()
+        self._others: Handler = _refuse
+        self._told: Callable[[], None] = lambda: None
+        self._version = -1  # of the state that was applied last
+
+    def start(
+        self, *, clean: bool, others: Handler = _refuse, told: Callable[[], None] = lambda: None
+    ) -> str:
+        """Serve, and join the cluster; returns the address. `others` gets every request but a Fetch.
+
+        `clean` tells whether the node's last life ended by a clean stop, so that nothing it had is lost.
+        `told` is called when something may have changed in the cluster.
+        """
+        self._others, self._told = others, told
+        address = self._transport.serve(self.handle)
+        self.incarnation = self._controller.join(self.node_id, address, clean=clean, changed=self.changed)
+        self._transport.call_every(self._config.tick_ms, self.tick)
+        self._apply_newest()
+        return address
+
+    def close(self) -> None:
+        """Do nothing any more; who waits is told that this node does not lead."""
+        with self._lock:
+            self._closed = True
+        self._fetching.close()
+        self._serving.close()
+        for replica in list(self._replicas.values()):
+            replica.retire()
+        for name in self._acks.names():
+            for awaited, verdict in self._acks.take_decided(name, None):
+                awaited.settle(verdict)
+
+    # --- for the application ------------------------------------------------------------------------
+
+    def replicas(self) -> list[Replica]:
+        """Return this node's replicas."""
+        return list(self._replicas.values())
+
+    def replica(self, name: TopicPartition) -> Replica | None:
+        """Return this node's replica of a partition, None if it has none."""
+        return self._replicas.get(name)
+
+    def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
+        """Raise if an append cannot be made here now; returns the leader epoch, for wait_acknowledged()."""
+        replica = self._replicas.get(name)
+        if replica is None:
+            raise NotLeaderError(name, self.leader_of(name))
+        standing = replica.standing()
+        if standing.leader_epoch is None:
+            raise NotLeaderError(name, standing.leader)
+        if acks == "all" and standing.isr_size < standing.min_insync_replicas:
+            raise NotEnoughReplicasError(name, standing.isr_size, standing.min_insync_replicas)
+        return standing.leader_epoch
+
+    def leader_of(self, name: TopicPartition) -> int | None:
+        """Return who leads a partition, as far as the controller has told."""
+        state = self._controller.state().partition(name)
+        return state.leader if state is not None else None
+
+    def appended(self, name: TopicPartition) -> None:
+        """Tell that records were appended to a partition here. Cheap: what followers wait for is sent."""
+        replica = self._replicas.get(name)
+        if replica is None:
+            return
+        outcome = replica.appended(self._transport.now_ms())
+        self._serving.wake(name)
+        if outcome.news and name in self._acks:
+            self._settle_acks(name)
+
+    def when_acknowledged(
+        self, name: TopicPartition, end_offset: int, leader_epoch: int, timeout_ms: int, done: Acknowledged
+    ) -> None:
+        """Call `done` once: with None when all in-sync replicas have what is below end_offset, or an error.
+
+        `leader_epoch` is the one that check_can_append() returned before the append. `done` may be called at
+        once, or by any thread; it must not block.
+        """
+        deadline_ms = self._transport.now_ms() + timeout_ms
+        awaited = Awaited(name, end_offset, leader_epoch, timeout_ms, deadline_ms, done)
+        replica = self._replicas.get(name)
+        standing = replica.standing() if replica is not None else None
+        if not awaited.settle(awaited.verdict(standing)):
+            self._acks.add(awaited)
+            self._settle_acks(name)  # for what happened in between
+
+    def wait_acknowledged(
+        self, name: TopicPartition, end_offset: int, timeout_ms: int, *, leader_epoch: int
+    ) -> None:
+        """Wait until all in-sync replicas have what is below end_offset; raises if that cannot be said."""
+        told: list[CommitLogError | None] = []
+
+        def done(error: CommitLogError | None) -> None:
+            told.append(error)
+            self._transport.wake()
+
+        self.when_acknowledged(name, end_offset, leader_epoch, timeout_ms, done)
+        if not told and not self._transport.wait_for(lambda: bool(told), timeout_ms):
+            raise ReplicationTimeoutError(name, timeout_ms)
+        if told[0] is not None:
+            raise told[0]
+
+    def throttle(self, bytes_per_second: int) -> None:
+        """Send no more than this to replicas that are not in sync; -1 means no limit."""
+        self._throttle.change(bytes_per_second, self._transport.now_ms())
+
+    # --- what the transport calls -------------------------------------------------------------------
+
+    def handle(self, request: Message, reply: Reply) -> None:
+        """Answer a request."""
+        if isinstance(request, Fetch):
+            self._serving.serve(request, reply)
+        else:
+            self._others(request, reply)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now_ms = self._transport.now_ms()
+        self._serving.tick(now_ms)
+        self._fetching.tick(now_ms)
+        for awaited in self._acks.take_expired(now_ms):
+            awaited.settle(ReplicationTimeoutError(awaited.name, awaited.timeout_ms))
+        if now_ms >= self._lag_check_ms:
+            self._lag_check_ms = now_ms + min(self._config.replica_lag_time_max_ms // 4, _LAG_CHECK_MS)
+            for name, replica in list(self._replicas.items()):
+                self._settle(name, replica.tick(now_ms))
+
+    # --- what the controller calls ------------------------------------------------------------------
+
+    def changed(self, state: ClusterState) -> None:
+        """Take in a new state of the cluster."""
+        with self._lock:
+            self._newest = state
+            if self._applying:
+                return  # who applies one now takes this one next
+            self._applying = True
+        self._apply_newest()
+
+    def _apply_newest(self) -> None:
+        while True:
+            with self._lock:
+                state, self._newest = self._newest, None
+                if state is None or self._closed:
+                    self._applying = False
+                    return
+            try:
+                self._apply(state)
+            except Exception:
+                _logger.exception("node %d could not take in version %d", self.node_id, state.version)
+            self._told()
+            self._transport.wake()
+
+    def _apply(self, state: ClusterState) -> None:
+        if state.version < self._version:
+            # of a controller that has lost its memory: topics that it does not know are not to be deleted
+            _logger.error(
+                "node %d has seen version %d, not taking %d", self.node_id, self._version, state.version
+            )
+            return
+        self._version = state.version
+        node = state.nodes.get(self.node_id)
+        if node is not None:
+            # its session may have ended and begun anew, without the process having noticed
+            self.incarnation = max(self.incarnation, node.incarnation)
+        alive = node is not None and node.incarnation == self.incarnation
+        wanted = {
+            TopicPartition(topic_name, number): (topic, one)
+            for topic_name, topic in state.topics.items()
+            for number, one in enumerate(topic.partitions)
+            if self.node_id in one.replicas
+        }
+        for name, replica in list(self._replicas.items()):
+            if name not in wanted or wanted[name][0].topic_id != replica.topic_id:
+                self._remove(name, replica)
+        outcomes = [
+            (name, self._apply_one(name, topic, one, state, alive)) for name, (topic, one) in wanted.items()
+        ]
+        self._follow(state, {name: one for name, (_, one) in wanted.items()})
+        for name, outcome in outcomes:
+            self._settle(name, outcome)
+
+    def _apply_one(
+        self, name: TopicPartition, topic: TopicState, one: PartitionState, state: ClusterState, alive: bool
+    ) -> Outcome:
+        # A node that is fenced leads and follows nothing. And a state of before this life may name it as the
+        # leader of an epoch in which it had more records than are left.
+        leader = one.leader if alive and not self._closed else None
+        try:
+            replica = self._replicas.get(name)
+            if replica is None:
+                replica = Replica(name, self.node_id, topic, self._open_log(name, topic), self._config)
+                self._replicas[name] = replica
+            return replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
+        except Exception:
+            _logger.exception("%s-%d is not replicated here until the next change", *name)
+            return Outcome(news=True)
+
+    def _remove(self, name: TopicPartition, replica: Replica) -> None:
+        del self._replicas[name]
+        replica.retire()
+        self._settle(name, Outcome(news=True))
+        try:
+            self._remove_log(name)
+        except Exception:
+            _logger.exception("the records of %s-%d could not be removed", *name)
+
+    def _follow(self, state: ClusterState, wanted: dict[TopicPartition, PartitionState]) -> None:
+        followed: dict[int, set[tuple[TopicPartition, int]]] = {}
+        for name, one in wanted.items():
+            replica = self._replicas.get(name)
+            leader = replica.followed if replica is not None else None
+            if leader is not None and leader in state.nodes:
+                followed.setdefault(leader, set()).add((name, one.leader_epoch))
+        self._fetching.follow(
+            {leader: (state.nodes[leader].address, frozenset(names)) for leader, names in followed.items()}
+        )
+
+    # --- what is left to do -------------------------------------------------------------------------
+
+    def _settle(self, name: TopicPartition, outcome: Outcome) -> None:
+        """Do what a replica left to do. No lock is held."""
+        if outcome.proposal is not None:
+            self._controller.propose_isr(outcome.proposal, partial(self._decided, outcome.proposal))
+        if outcome.news:
+            self._serving.wake(name)
+            if name in self._acks:
+                self._settle_acks(name)
+
+    def _decided(self, change: IsrChange, counts: bool) -> None:
+        replica = self._replicas.get(change.name)
+        if replica is not None:
+            replica.decided(change, counts, self._transport.now_ms())
+
+    def _settle_acks(self, name: TopicPartition) -> None:
+        replica = self._replicas.get(name)
+        standing = replica.standing() if replica is not None else None
+        for awaited, verdict in self._acks.take_decided(name, standing):
+            awaited.settle(verdict)

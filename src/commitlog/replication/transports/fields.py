@@ -1,0 +1,146 @@
+"""Fields: how the values of a message look in the header of its frame, each checked when it comes in.
+
+What is wrong is a ValueError here; wire.py says of which message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from commitlog.record import TopicPartition
+from commitlog.replication.messages import Bytes, Data
+
+
+class Left:
+    """The data of a frame, as they are handed out to the fields that name their sizes."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    def take(self, size: int) -> memoryview:
+        """Return the next `size` bytes."""
+        if size > len(self._view):
+            raise ValueError(f"{size} bytes of data are announced, {len(self._view)} are there")
+        taken, self._view = self._view[:size], self._view[size:]
+        return taken
+
+    def check_nothing_is_left(self) -> None:
+        """Raise ValueError unless all data were handed out."""
+        if len(self._view):
+            raise ValueError(f"{len(self._view)} bytes of data belong to nothing")
+
+
+class Codec(NamedTuple):
+    """How a field looks in the header. Data are packed as their sizes, and collected aside."""
+
+    pack: Callable[[Any, list[Data]], Any]
+    unpack: Callable[[Any, Left], Any]
+
+
+def _plain(name: str, holds: Callable[[Any], bool]) -> Codec:
+    def unpack(value: Any, left: Left) -> Any:
+        if not holds(value):
+            raise ValueError(f"{value!r:.80} is not {name}")
+        return value
+
+    return Codec(lambda value, data: value, unpack)
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or type(value) in (bool, str, float) or _is_int(value)
+
+
+INT = _plain("an integer of 64 bits", _is_int)
+COUNT = _plain("a count", lambda value: _is_int(value) and value >= 0)
+TEXT = _plain("a text", lambda value: type(value) is str)
+FLAG = _plain("true or false", lambda value: type(value) is bool)
+SCALAR = _plain("a number, a text, a flag or null", _is_scalar)
+ACKS = _plain('1 or "all"', lambda value: value == "all" or (type(value) is int and value == 1))
+
+
+def optional(codec: Codec) -> Codec:
+    """Return how a field looks that may be null."""
+
+    return Codec(
+        lambda value, data: None if value is None else codec.pack(value, data),
+        lambda raw, left: None if raw is None else codec.unpack(raw, left),
+    )
+
+
+def several(codec: Codec) -> Codec:
+    """Return how a tuple of any length looks."""
+    pack, unpack = codec
+
+    def unpack_all(raw: Any, left: Left) -> Any:
+        return tuple([unpack(one, left) for one in _listed(raw)])
+
+    return Codec(lambda values, data: [pack(one, data) for one in values], unpack_all)
+
+
+def mapping(key: Codec, value: Codec) -> Codec:
+    """Return how a dictionary looks: a list of pairs, for keys of JSON are texts."""
+    pair = fixed(key, value)
+    pairs = several(pair)
+
+    def unpack(raw: Any, left: Left) -> Any:
+        found = dict(pairs.unpack(raw, left))
+        if len(found) < len(raw):
+            raise ValueError("a key comes twice")
+        return found
+
+    return Codec(lambda value, data: pairs.pack(value.items(), data), unpack)
+
+
+def fixed(*codecs: Codec, make: Callable[[Iterable[Any]], Any] = tuple) -> Codec:
+    """Return how a tuple of so many items looks."""
+
+    def unpack(raw: Any, left: Left) -> Any:
+        if len(_listed(raw)) != len(codecs):
+            raise ValueError(f"{len(codecs)} items are wanted, {len(raw)} are there")
+        return make([codec.unpack(one, left) for codec, one in zip(codecs, raw, strict=True)])
+
+    return Codec(
+        lambda value, data: [codec.pack(one, data) for codec, one in zip(codecs, value, strict=True)], unpack
+    )
+
+
+def _listed(raw: Any) -> list[Any]:
+    if type(raw) is not list:
+        raise ValueError(f"{raw!r:.80} is not a list")
+    return raw
+
+
+def _unpack_nested(raw: Any, left: Left) -> Any:
+    if type(raw) is list:
+        return tuple([_unpack_nested(one, left) for one in raw])
+    return SCALAR.unpack(raw, left)
+
+
+def _pack_data(value: Data, data: list[Data]) -> int:
+    data.append(value)
+    return value.size
+
+
+DATA = Codec(_pack_data, lambda raw, left: Bytes(left.take(COUNT.unpack(raw, left))))
+NESTED = Codec(lambda value, data: value, _unpack_nested)  # what an error tells: JSON has lists for tuples
+NAME = fixed(TEXT, COUNT, make=TopicPartition._make)
+
+
+def fields(make: type, **codecs: Codec) -> Codec:
+    """Return how an object looks: every field by its name, none missing, no other."""
+    packers = [(name, codec.pack) for name, codec in codecs.items()]
+    unpackers = [(name, codec.unpack) for name, codec in codecs.items()]
+
+    def unpack(raw: Any, left: Left) -> Any:
+        if type(raw) is not dict or raw.keys() != codecs.keys():
+            raise ValueError(f"{raw!r:.80} does not have the fields {', '.join(codecs) or '(none)'}")
+        return make(**{name: unpack_one(raw[name], left) for name, unpack_one in unpackers})
+
+    return Codec(
+        lambda value, data: {name: pack(getattr(value, name), data) for name, pack in packers}, unpack
+    )

@@ -1,0 +1,367 @@
+"""TcpTransport: messages over real sockets. docs/wire.md has the bytes, docs/transports.md the rules."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from commitlog.config import MIB
+from commitlog.errors import (
+    ClosedError,
+    CommitLogError,
+    ConfigError,
+    ForkedError,
+    FrameTooLargeError,
+    ProtocolError,
+)
+from commitlog.replication.messages import Message
+from commitlog.replication.refusals import refused
+from commitlog.replication.transport import Answered, Handler
+from commitlog.replication.transports import wire
+from commitlog.replication.transports.connection import Connection, Limits, Question
+from commitlog.replication.transports.opening import Opener, is_loopback, joined_address, split_address
+from commitlog.replication.transports.streams import Stream, shut_down
+from commitlog.replication.transports.timer import Timer
+from commitlog.replication.transports.tls import TlsConfig
+
+_FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 10, 1000
+_CLOSE_SECONDS = 10.0
+_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_logger = logging.getLogger("commitlog")
+_transports: weakref.WeakSet[TcpTransport] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class TcpCounts:
+    """What a transport has seen so far, and how many connections it has now."""
+
+    accepted: int
+    refused: int  # one too many
+    dropped: int  # for what they sent, or did not
+    incoming: int
+    outgoing: int
+
+
+class _Failures:
+    """How often in a row an address could not be reached, when it may be tried again, and why."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.not_before = 0.0
+        self.error: CommitLogError | None = None
+
+    def add(self, error: CommitLogError) -> None:
+        pause_ms = min(_FIRST_BACKOFF_MS << min(self.count, 10), _LONGEST_BACKOFF_MS)
+        self.count += 1
+        self.not_before = time.monotonic() + pause_ms / 1000
+        self.error = error
+
+
+class TcpTransport:
+    """A Transport over TCP: one connection to each address that is asked, and those that others open here.
+
+    With `tls` both sides show certificates; with `secret` both prove that they know it; with neither, whoever
+    reaches the port is let in: for loopback only. Threads: one for deadlines, one that accepts, two for each
+    connection. Handlers are called by the thread that receives, so requests of one connection wait for a
+    handler that takes long.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        tls: TlsConfig | None = None,
+        secret: bytes | None = None,
+        advertised_host: str | None = None,
+        max_frame_bytes: int = 100 * MIB,
+        max_connections: int = 256,
+        max_waiting_bytes: int = 256 * MIB,
+        handshake_timeout_ms: int = 10_000,
+        stall_timeout_ms: int = 30_000,
+    ) -> None:
+        if secret is not None and not secret:
+            raise ConfigError("secret", secret, "must not be empty")
+        self._host, self._port, self._advertised_host = host, port, advertised_host or host
+        self._limits = Limits(max_frame_bytes, max_waiting_bytes, stall_timeout_ms)
+        self._max_connections = max_connections
+        self._lock = threading.Lock()
+        self._awake = threading.Condition()
+        self._wakes = 0
+        self._refusal: CommitLogError | None = None
+        self._ids = itertools.count(1)
+        self._outgoing: dict[str, Connection] = {}
+        self._incoming: set[Connection] = set()
+        self._ending: set[Connection] = set()  # over, but for their threads
+        self._failures: dict[str, _Failures] = {}
+        self._listener: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+        self._handle: Handler | None = None
+        self._accepted = self._refused = self._dropped = 0
+        self._timer = Timer("commitlog-timer")
+        self._opener = Opener(tls, secret, handshake_timeout_ms, self._timer)
+        self._timer.every(min(1000, stall_timeout_ms / 4), self._check_progress)
+        _transports.add(self)
+
+    # --- Transport
+
+    def serve(self, handle: Handler) -> str:
+        """Take requests from now on; returns the address by which others reach this node."""
+        self._check_open()
+        if self._listener is not None:
+            raise ConfigError("host", self._host, "it is served already")
+        if self._opener.is_trusting and not is_loopback(self._host):
+            _logger.warning("%s is served without TLS and without a secret: anybody may join", self._host)
+        self._handle = handle
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        self._listener = socket.create_server((self._host, self._port), family=family, backlog=128)
+        port = self._listener.getsockname()[1]
+        self._acceptor = threading.Thread(
+            target=self._accept, args=(self._listener,), name=f"commitlog-accept-{port}", daemon=True
+        )
+        self._acceptor.start()
+        return joined_address(self._advertised_host, port)
+
+    def request(self, address: str, message: Message, answered: Answered, timeout_ms: int) -> None:
+        """Send a request; `answered` gets the answer, or None if there is none in time.
+
+        FrameTooLargeError if it is above max_frame_bytes, ClosedError once the transport is closed.
+        """
+        request_id = next(self._ids)
+        frame = wire.encode(message, wire.REQUEST, request_id, self._limits.max_frame_bytes)
+        question = Question(answered)
+        asked = False
+        while not asked:
+            connection, is_new = self._connection_to(address)
+            try:
+                asked = connection.ask(request_id, frame, question)
+            finally:
+                if is_new:  # not before: it may be over at once
+                    connection.start()
+            if not asked:
+                self._forget(connection)
+        question.set_deadline(self._timer.after(timeout_ms, partial(connection.answer, request_id, None)))
+
+    def now_ms(self) -> int:
+        """Return the time, in milliseconds from an arbitrary start."""
+        return time.monotonic_ns() // 1_000_000
+
+    def call_every(self, interval_ms: int, call: Callable[[], None]) -> None:
+        """Call this now and then, until close(); deadlines wait while it runs."""
+        self._check_open()
+        self._timer.every(interval_ms, call)
+
+    def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+        """Wait until a condition holds; False if it does not in time, or when closed."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            wakes = self._wakes
+            if condition():  # with no lock held: it may take one that whoever calls wake() has
+                return True
+            with self._awake:
+                left = deadline - time.monotonic()
+                woken = self._awake.wait_for(partial(self._was_woken_since, wakes), left)
+            if self._refusal is not None or not woken:
+                return condition()
+
+    def _was_woken_since(self, wakes: int) -> bool:
+        return self._wakes != wakes or self._refusal is not None
+
+    def wake(self) -> None:
+        """Tell those who wait that their conditions may have come true."""
+        with self._awake:
+            self._wakes += 1
+            self._awake.notify_all()
+
+    def close(self) -> None:
+        """Stop serving, answer what is under way with None, and end all threads. Closing twice is fine."""
+        with self._lock:
+            if self._refusal is not None:
+                return
+            self._refusal = ClosedError("the transport")
+            connections = [*self._outgoing.values(), *self._incoming, *self._ending]
+        if self._listener is not None:
+            shut_down(self._listener)  # it wakes the thread that accepts, which closes it
+        for connection in connections:
+            connection.end(ClosedError("the transport"))
+        self.wake()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for connection in connections:
+            if not connection.join(max(deadline - time.monotonic(), 0)):
+                _logger.warning("%s: a handler does not return, its thread is left behind", connection.name)
+        if self._acceptor is not None and self._acceptor is not threading.current_thread():
+            self._acceptor.join()
+        self._timer.stop()
+
+    # --- what else there is to know
+
+    @property
+    def counts(self) -> TcpCounts:
+        """What has happened so far."""
+        with self._lock:
+            now = len(self._incoming), len(self._outgoing)
+            return TcpCounts(self._accepted, self._refused, self._dropped, *now)
+
+    def last_error(self, address: str) -> CommitLogError | None:
+        """Return why an address could not be reached the last time it was tried; None if it could."""
+        failures = self._failures.get(address)
+        return failures.error if failures is not None else None
+
+    def _check_open(self) -> None:
+        if self._refusal is not None:
+            raise type(self._refusal)(*self._refusal.args)
+
+    def _check_progress(self) -> None:
+        with self._lock:
+            connections = [*self._outgoing.values(), *self._incoming]
+        for connection in connections:
+            connection.check_progress(time.monotonic())
+
+    # --- connections to others
+
+    def _connection_to(self, address: str) -> tuple[Connection, bool]:
+        """Return the connection to an address, and whether it is new and has to be started."""
+        with self._lock:
+            self._check_open()
+            found = self._outgoing.get(address)
+            if found is not None:
+                return found, False
+            split_address(address)
+            made = Connection(address, self._limits, self._connect, self._take_answer, self._outgoing_ended)
+            self._outgoing[address] = made
+            return made, True
+
+    def _connect(self, connection: Connection) -> Stream:
+        failures = self._failures.get(connection.name)
+        if failures is not None:
+            connection.pause(failures.not_before - time.monotonic())
+        try:
+            stream = self._opener.connect(connection)
+        except CommitLogError as error:
+            why = connection.error if isinstance(connection.error, CommitLogError) else error
+            self._failures.setdefault(connection.name, _Failures()).add(why)
+            raise
+        self._failures.pop(connection.name, None)
+        return stream
+
+    def _take_answer(self, connection: Connection, head: wire.Head, message: Message) -> None:
+        if head.role != wire.ANSWER:
+            raise ProtocolError(connection.name, "a request from the side that was connected to")
+        connection.answer(head.request_id, message)
+
+    def _forget(self, connection: Connection) -> None:
+        with self._lock:
+            if self._outgoing.get(connection.name) is connection:
+                del self._outgoing[connection.name]
+                self._ending.add(connection)
+
+    def _outgoing_ended(self, connection: Connection, error: Exception) -> None:
+        self._forget(connection)
+        with self._lock:
+            self._ending.discard(connection)
+        if isinstance(error, CommitLogError) and not isinstance(error, ClosedError):
+            _logger.info("the connection to %s ended: %s", connection.name, error)
+
+    # --- connections of others
+
+    def _accept(self, listener: socket.socket) -> None:
+        with listener:
+            while self._refusal is None:
+                try:
+                    raw, place = listener.accept()
+                except OSError as error:
+                    if self._refusal is None and error.errno in _NO_ROOM:
+                        _logger.warning("no connection can be accepted: %s", error)
+                        self.wait_for(lambda: False, timeout_ms=100)
+                    continue
+                self._accept_one(raw, joined_address(*place[:2]))
+
+    def _accept_one(self, raw: socket.socket, address: str) -> None:
+        with self._lock:
+            has_room = len(self._incoming) < self._max_connections and self._refusal is None
+            self._accepted += has_room
+            self._refused += not has_room
+            if has_room:
+                connection = Connection(
+                    address,
+                    self._limits,
+                    partial(self._opener.accept, raw=raw),
+                    self._take_request,
+                    self._incoming_ended,
+                )
+                self._incoming.add(connection)
+                connection.start()
+        if not has_room:
+            _logger.warning("%s is refused: there are %d connections", address, self._max_connections)
+            self._opener.refuse(raw)
+
+    def _take_request(self, connection: Connection, head: wire.Head, message: Message) -> None:
+        if head.role != wire.REQUEST or self._handle is None:
+            raise ProtocolError(connection.name, "an answer from the side that connected")
+        reply = _Reply(connection, head.request_id, self._limits.max_frame_bytes)
+        try:
+            self._handle(message, reply)
+        except CommitLogError as error:
+            reply(refused(error))
+        except Exception as error:  # the handler's own mistake: this request suffers, nothing else
+            _logger.exception("handling a %s of %s failed", type(message).__name__, connection.name)
+            reply(refused(CommitLogError(f"the node failed to handle it: {type(error).__name__}")))
+
+    def _incoming_ended(self, connection: Connection, error: Exception) -> None:
+        is_ours = isinstance(error, CommitLogError)  # otherwise the peer died
+        is_usual = isinstance(error, ClosedError) or (isinstance(error, OSError) and not is_ours)
+        if not is_usual:
+            _logger.warning("the connection of %s was dropped: %s", connection.name, error)
+        with self._lock:
+            self._incoming.discard(connection)
+            self._dropped += not is_usual
+
+    # --- forks
+
+    def forked(self) -> None:
+        """In a forked child: its threads and connections are the parent's, and stay as they are."""
+        self._refusal = ForkedError("the transport")
+        self._lock = threading.Lock()
+        self._awake = threading.Condition()
+        if self._listener is not None:
+            self._listener.close()
+        self._opener.forked()
+
+
+class _Reply:
+    """Sends the answer to a request; what comes after the first one is dropped."""
+
+    __slots__ = ("_connection", "_limit", "_request_id")
+
+    def __init__(self, connection: Connection, request_id: int, limit: int) -> None:
+        self._connection: Connection | None = connection
+        self._request_id = request_id
+        self._limit = limit
+
+    def __call__(self, message: Message) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            frame = wire.encode(message, wire.ANSWER, self._request_id, self._limit)
+        except FrameTooLargeError as error:
+            _logger.warning("an answer to %s is not sent: %s", connection.name, error)
+            frame = wire.encode(refused(error), wire.ANSWER, self._request_id, self._limit)
+        connection.send(frame)
+
+
+def _after_fork() -> None:
+    for transport in list(_transports):
+        transport.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,72 @@
+"""What it takes to test applications against failures: a network in one process, on a virtual clock.
+
+Messages take time, get lost, come twice or out of order, as `Faults` says; nodes crash, pause, and are cut
+off from one another and from the controller. Nothing waits for real, and the same seed gives the same run.
+
+Here three nodes with real logs keep a topic. The one that leads stands still for a while, as a process does
+that is stopped with SIGSTOP. Another one leads then, and nothing that was acknowledged by all is lost; what
+the first one takes before it hears of that, is.
+
+    >>> import commitlog, os, tempfile
+    >>> from commitlog.replication import Node
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> network = LocalNetwork(seed=7, faults=Faults(delay_ms=(1, 20)))
+    >>> controller = SimulatedController(network, session_timeout_ms=6000)
+    >>> nodes = {}
+    >>> for node_id in (1, 2, 3):
+    ...     log = commitlog.open(os.path.join(folder.name, str(node_id)))
+    ...     nodes[node_id] = Node(log, network.transport(str(node_id)), controller, node_id).start()
+    >>> nodes[1].create_topic("orders", replication_factor=3, config={"min_insync_replicas": 2})
+    >>> nodes[1].topic("orders").append(b"three apples", acks="all")        # (partition, offset)
+    (0, 0)
+    >>> network.pause("1")
+    >>> orders = TopicPartition("orders", 0)
+    >>> network.run_until(lambda: nodes[2].leads(orders), timeout_ms=10_000)
+    True
+    >>> nodes[2].topic("orders").append(b"a pear", acks="all")
+    (0, 1)
+    >>> nodes[1].leads(orders), nodes[1].topic("orders").append(b"who reads this?", acks=1)
+    (True, (0, 1))
+    >>> nodes[1].topic("orders").append(b"nobody", acks="all")
+    Traceback (most recent call last):
+    ...
+    commitlog.errors.ReplicationTimeoutError: orders-0: not acknowledged after 30000 ms; it may ...
+    >>> network.resume("1")
+    >>> network.run_until(lambda: len(controller.state().partition(orders).isr) == 3, timeout_ms=60_000)
+    True
+    >>> [record.value for record in nodes[1].log.topic("orders").partition(0).records()]
+    [b'three apples', b'a pear']
+    >>> for node in nodes.values():
+    ...     node.stop()
+    ...     node.log.close()
+    >>> folder.cleanup()
+
+Whatever waits (an append with acks="all", create_topic(), stop()) drives the network, as run_for() does. All
+happens in one thread: call nodes from no other. `controller.state()`, and so `node.state()`, is what the
+controller has decided, even if a node has not heard of it; `node.leads()` tells what a node believes. Records
+have the machine's time, unless one is given: `append(value, timestamp=network.now_ms())`. Only nodes are on
+this network: commitlog.connect() is for sockets, and so is a producer's thread with acks="all".
+
+The transports alone carry messages, for tests of one's own protocols:
+
+    >>> from commitlog.replication.messages import Describe, Done
+    >>> network = LocalNetwork(seed=7, faults=Faults(delay_ms=(5, 20)))
+    >>> client, node = network.transport("client"), network.transport("node")
+    >>> address = node.serve(lambda request, reply: reply(Done()))
+    >>> answers = []
+    >>> client.request(address, Describe(), answers.append, timeout_ms=1000)
+    >>> client.wait_for(lambda: answers, timeout_ms=1000), answers, network.now_ms() <= 40
+    (True, [Done()], True)
+    >>> network.partition("node", "client", one_way=True)    # requests come through, answers do not
+    >>> client.request(address, Describe(), answers.append, timeout_ms=1000)
+    >>> network.run_for(2000); answers
+    [Done(), None]
+"""
+
+from __future__ import annotations
+
+from commitlog.record import TopicPartition
+from commitlog.replication.controllers.simulated import CONTROLLER, SimulatedController
+from commitlog.replication.transports.local import Faults, LocalNetwork, LocalTransport
+
+__all__ = ["CONTROLLER", "Faults", "LocalNetwork", "LocalTransport", "SimulatedController", "TopicPartition"]

@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from commitlog.errors import (
+    CommitLogError,
+    ConfigError,
+    FencedEpochError,
+    InvalidReplicasError,
+    InvalidTopicError,
+    IsrRefusedError,
+    NotLeaderError,
+    TopicExistsError,
+    UnknownEpochError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from commitlog.record import TopicPartition
+from commitlog.replication import rules
+from commitlog.replication.cluster import ClusterState, IsrChange, PartitionState
+from replication.invariants import check_state
+
+ORDERS = TopicPartition("orders", 0)
+UNCLEAN = {"unclean_leader_election_enable": True}
+
+
+def cluster(nodes: int) -> ClusterState:
+    state = ClusterState()
+    for node_id in range(1, nodes + 1):
+        state = rules.joined(state, node_id, f"host:{node_id}", clean=True)
+    return state
+
+
+def with_orders(nodes: int = 3, replicas: int = 3, **config: object) -> ClusterState:
+    return rules.topic_created(cluster(nodes), "orders", 1, replicas, config)
+
+
+def orders(state: ClusterState) -> PartitionState:
+    found = state.partition(ORDERS)
+    assert found is not None
+    check_state(state)
+    return found
+
+
+def proposal(state: ClusterState, *isr: int) -> IsrChange:
+    one = orders(state)
+    assert one.leader is not None
+    incarnations = {node_id: node.incarnation for node_id, node in state.nodes.items()}
+    return IsrChange(ORDERS, one.leader, one.leader_epoch, one.version, isr, incarnations)
+
+
+def with_isr(state: ClusterState, *isr: int) -> ClusterState:
+    return rules.isr_changed(state, proposal(state, *isr))
+
+
+# --- nodes
+
+
+def test_a_new_topic_is_led_by_its_first_replica_and_all_are_in_sync() -> None:
+    assert orders(with_orders()) == PartitionState((1, 2, 3), (1, 2, 3), 1, 0, 4)
+
+
+def test_every_life_of_a_node_has_an_incarnation_of_its_own() -> None:
+    first = rules.joined(ClusterState(), 1, "host:1", clean=True)
+    second = rules.joined(first, 1, "host:1", clean=True)
+    third = rules.joined(rules.gone(second, 1), 1, "host:2", clean=False)
+    seen = [state.nodes[1].incarnation for state in (first, second, third)]
+    assert sorted(set(seen)) == seen
+    assert third.nodes[1].address == "host:2"
+
+
+def alive(state: ClusterState, **changes: bool | None) -> dict[int, rules.Registration]:
+    """Those who are alive; n2=False: node 2 has joined anew, not clean; n2=None: it is gone."""
+    found = {
+        node_id: rules.Registration("host", node.incarnation, True) for node_id, node in state.nodes.items()
+    }
+    for name, clean in changes.items():
+        node_id = int(name[1:])
+        if clean is None:
+            del found[node_id]
+        else:
+            found[node_id] = rules.Registration("host", 1000 + node_id, clean)
+    return found
+
+
+def test_incarnations_may_come_from_outside() -> None:
+    state = rules.registered(ClusterState(), {1: rules.Registration("host", 77, True)})
+    assert state.nodes[1].incarnation == 77
+    assert rules.registered(state, alive(state)) is state
+
+
+def test_when_all_but_one_are_gone_and_that_one_has_begun_anew_nobody_leads() -> None:
+    state = with_orders()
+    after = rules.registered(state, alive(state, n1=None, n2=False, n3=None))
+    assert (orders(after).leader, orders(after).isr) == (None, (1, 3))
+
+
+def test_when_a_leader_is_gone_while_another_begins_anew_the_one_that_stayed_leads() -> None:
+    state = with_orders()
+    after = orders(rules.registered(state, alive(state, n1=None, n2=True)))
+    assert (after.leader, after.leader_epoch, after.isr) == (3, 1, (3,))
+
+
+def test_when_a_leader_is_gone_the_next_in_sync_leads_in_a_new_epoch() -> None:
+    after = orders(rules.gone(with_orders(), 1))
+    assert (after.leader, after.leader_epoch, after.isr) == (2, 1, (2, 3))
+
+
+def test_a_replica_that_is_not_in_sync_is_not_elected() -> None:
+    after = orders(rules.gone(with_isr(with_orders(), 1, 3), 1))
+    assert (after.leader, after.isr) == (3, (3,))
+
+
+def test_when_a_follower_is_gone_it_leaves_the_isr_in_the_same_epoch() -> None:
+    after = orders(rules.gone(with_orders(), 2))
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 0, (1, 3))
+
+
+def test_the_last_in_sync_stays_in_the_isr_and_leads_again_when_it_is_back() -> None:
+    state = rules.gone(rules.gone(rules.gone(with_orders(), 2), 3), 1)
+    assert (orders(state).leader, orders(state).isr) == (None, (1,))
+    state = rules.joined(state, 2, "host:2", clean=True)
+    assert orders(state).leader is None
+    after = orders(rules.joined(state, 1, "host:1", clean=False))
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 1, (1,))
+
+
+def test_who_has_stopped_clean_together_with_all_others_leads_at_once() -> None:
+    state = rules.gone(with_orders(), 1, 2, 3)
+    assert (orders(state).leader, orders(state).isr) == (None, (1, 2, 3))
+    after = orders(rules.joined(state, 2, "host:2", clean=True))
+    assert (after.leader, after.leader_epoch, after.isr) == (2, 1, (2,))
+
+
+def test_when_all_have_crashed_together_those_who_are_back_leave_the_isr_but_the_last() -> None:
+    state = rules.gone(with_orders(), 1, 2, 3)
+    state = rules.joined(rules.joined(state, 1, "h", clean=False), 3, "h", clean=False)
+    assert (orders(state).leader, orders(state).isr) == (None, (2,))
+    assert orders(rules.joined(state, 2, "h", clean=False)).leader == 2
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_leader_that_is_back_before_it_was_missed_has_lost_its_place(clean: bool) -> None:
+    after = orders(rules.joined(with_orders(), 1, "host:1", clean=clean))
+    assert (after.leader, after.leader_epoch, after.isr) == (2, 1, (2, 3))
+
+
+def test_the_only_member_that_is_back_before_it_was_missed_leads_in_a_new_epoch() -> None:
+    after = orders(rules.joined(with_isr(with_orders(**UNCLEAN), 1), 1, "host:1", clean=False))
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 1, (1,))
+
+
+def test_a_follower_that_is_back_before_it_was_missed_leaves_the_isr() -> None:
+    after = orders(rules.joined(with_orders(), 3, "host:3", clean=False))
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 0, (1, 2))
+
+
+def test_unclean_election_is_only_made_where_the_topic_allows_it() -> None:
+    alone = rules.gone(with_isr(with_orders(), 1), 1)
+    assert orders(alone).leader is None
+    after = orders(rules.gone(with_isr(with_orders(**UNCLEAN), 1), 1))
+    assert (after.leader, after.leader_epoch, after.isr) == (2, 1, (2,))
+
+
+def test_an_unclean_election_waits_for_a_replica_that_is_alive() -> None:
+    state = rules.gone(with_orders(**UNCLEAN), 1, 2, 3)
+    assert (orders(state).leader, orders(state).isr) == (None, (1, 2, 3))
+    after = orders(rules.joined(state, 3, "host:3", clean=False))
+    assert (after.leader, after.isr) == (3, (3,))
+
+
+def test_a_node_that_leaves_hands_over_and_leaves_the_isr() -> None:
+    state = rules.leaving(with_orders(), 1)
+    after = orders(state)
+    assert (after.leader, after.leader_epoch, after.isr) == (2, 1, (2, 3))
+    assert rules.handed_over(state, 1)
+    assert rules.leaving(state, 1) is state
+
+
+def test_a_node_that_leaves_keeps_what_nobody_can_take_over_until_somebody_can() -> None:
+    state = rules.leaving(with_isr(with_orders(), 1), 1)
+    assert (orders(state).leader, orders(state).isr) == (1, (1,))
+    assert not rules.handed_over(state, 1)
+    state = with_isr(state, 1, 2)
+    assert (orders(state).leader, orders(state).isr, orders(state).leader_epoch) == (2, (2,), 1)
+    assert rules.handed_over(state, 1)
+
+
+def test_a_node_that_leaves_does_not_wait_for_a_partition_that_is_nowhere_else() -> None:
+    assert rules.handed_over(rules.leaving(with_orders(3, 1), 1), 1)
+
+
+def test_a_node_that_leaves_is_not_let_in_again() -> None:
+    state = rules.leaving(with_orders(), 3)
+    with pytest.raises(IsrRefusedError, match="node 3 is about to stop"):
+        with_isr(state, 1, 2, 3)
+
+
+def test_the_first_replica_leads_again_when_it_is_asked_for_and_in_sync() -> None:
+    state = rules.joined(rules.gone(with_orders(), 1), 1, "host:1", clean=True)
+    assert rules.preferred_elected(state) is state
+    state = with_isr(state, 1, 2, 3)
+    after = orders(rules.preferred_elected(state))
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 2, (1, 2, 3))
+
+
+# --- ISR
+
+
+def test_an_isr_that_shrinks_and_grows_keeps_leader_and_epoch() -> None:
+    state = with_isr(with_orders(), 1)
+    assert orders(state).isr == (1,)
+    after = orders(with_isr(state, 3, 1))
+    assert (after.isr, after.leader, after.leader_epoch) == ((1, 3), 1, 0)
+
+
+def test_what_is_so_already_changes_nothing() -> None:
+    state = with_orders()
+    assert with_isr(state, 1, 2, 3) is state
+
+
+Wrong = Callable[[IsrChange], IsrChange]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (lambda change: replace(change, version=change.version - 1), IsrRefusedError),
+        (lambda change: replace(change, leader_epoch=0), FencedEpochError),
+        (lambda change: replace(change, leader_epoch=2), UnknownEpochError),
+        (lambda change: replace(change, leader=3), NotLeaderError),
+        (lambda change: replace(change, isr=(3,)), IsrRefusedError),
+        (lambda change: replace(change, isr=(2, 3, 4)), IsrRefusedError),
+        (lambda change: replace(change, isr=(1, 2, 3)), IsrRefusedError),
+        (lambda change: replace(change, incarnations={**change.incarnations, 3: 1}), IsrRefusedError),
+        (lambda change: replace(change, incarnations={**change.incarnations, 2: 1}), IsrRefusedError),
+        (lambda change: replace(change, incarnations={2: change.incarnations[2]}), IsrRefusedError),
+        (lambda change: replace(change, name=TopicPartition("orders", 1)), UnknownPartitionError),
+        (lambda change: replace(change, name=TopicPartition("other", 0)), UnknownTopicError),
+    ],
+)
+def test_a_proposal_that_does_not_count_is_refused(wrong: Wrong, error: type[CommitLogError]) -> None:
+    state = rules.gone(with_orders(4), 1)
+    assert with_isr(state, 2, 3) is state
+    with pytest.raises(error):
+        rules.isr_changed(state, wrong(proposal(state, 2, 3)))
+
+
+def test_who_has_joined_again_since_it_was_heard_is_not_let_in() -> None:
+    heard = proposal(with_isr(with_orders(), 1), 1, 2)
+    state = rules.joined(with_isr(with_orders(), 1), 2, "host:2", clean=False)
+    with pytest.raises(IsrRefusedError, match="node 2 has joined again since"):
+        rules.isr_changed(state, heard)
+
+
+def test_the_leader_of_a_topic_that_was_created_again_has_no_say() -> None:
+    earlier = with_orders()
+    heard = proposal(earlier, 1)
+    state = rules.topic_created(rules.topic_deleted(earlier, "orders"), "orders", 1, 3, {})
+    assert orders(state).leader_epoch == heard.leader_epoch
+    with pytest.raises(IsrRefusedError):
+        rules.isr_changed(state, replace(heard, leader=orders(state).leader or 0))
+
+
+# --- topics
+
+
+@pytest.mark.parametrize(("nodes", "partitions", "replicas"), [(3, 6, 2), (4, 24, 3), (5, 20, 4), (1, 3, 1)])
+def test_replicas_and_leaders_are_spread_evenly(nodes: int, partitions: int, replicas: int) -> None:
+    state = rules.topic_created(cluster(nodes), "orders", partitions, replicas, {})
+    check_state(state)
+    found = state.topics["orders"].partitions
+    leaders = Counter(one.leader for one in found)
+    assert set(leaders.values()) == {partitions // nodes}
+    places = Counter(node_id for one in found for node_id in one.replicas)
+    assert set(places.values()) == {partitions * replicas // nodes}
+
+
+def test_those_who_take_over_from_a_node_are_not_all_the_same_one() -> None:
+    state = rules.topic_created(cluster(4), "orders", 12, 3, {})
+    first_of_one = {one.replicas[1] for one in state.topics["orders"].partitions if one.leader == 1}
+    assert first_of_one == {2, 3, 4}
+
+
+def test_topics_of_one_partition_are_spread_too() -> None:
+    state = cluster(3)
+    for name in ("a", "b", "c"):
+        state = rules.topic_created(state, name, 1, 1, {})
+    assert {topic.partitions[0].leader for topic in state.topics.values()} == {1, 2, 3}
+
+
+def test_a_node_that_leaves_gets_nothing_new() -> None:
+    state = rules.topic_created(rules.leaving(cluster(3), 2), "orders", 4, 2, {})
+    assert all(one.replicas in ((1, 3), (3, 1)) for one in state.topics["orders"].partitions)
+
+
+def test_a_topic_that_cannot_be_is_refused() -> None:
+    state = with_orders()
+    with pytest.raises(TopicExistsError):
+        rules.topic_created(state, "orders", 1, 1, {})
+    with pytest.raises(InvalidTopicError):
+        rules.topic_created(state, "no/slash", 1, 1, {})
+    with pytest.raises(InvalidReplicasError, match="4 replicas on 3 nodes"):
+        rules.topic_created(state, "other", 1, 4, {})
+    with pytest.raises(InvalidReplicasError):
+        rules.topic_created(state, "other", 1, 0, {})
+    with pytest.raises(InvalidReplicasError):
+        rules.topic_created(state, "other", 0, 1, {})
+    with pytest.raises(ConfigError):
+        rules.topic_created(state, "other", 1, 1, {"retention_ms": "soon"})
+
+
+def test_settings_are_kept_under_our_names_and_only_where_they_differ() -> None:
+    given = {"min.insync.replicas": "2", "unclean.leader.election.enable": "true", "retention_ms": 604800000}
+    state = rules.topic_created(cluster(1), "orders", 1, 1, given)
+    assert state.topics["orders"].config == {"min_insync_replicas": 2, **UNCLEAN}
+
+
+def test_a_topic_is_deleted_and_may_be_created_again_as_another() -> None:
+    state = with_orders()
+    without = rules.topic_deleted(state, "orders")
+    assert without.topics == {}
+    again = rules.topic_created(without, "orders", 1, 3, {})
+    assert again.topics["orders"].topic_id > state.topics["orders"].topic_id
+    with pytest.raises(UnknownTopicError):
+        rules.topic_deleted(without, "orders")
+
+
+def test_partitions_are_added_with_as_many_replicas() -> None:
+    state = rules.partitions_added(with_orders(3, 2), "orders", 3)
+    check_state(state)
+    found = state.topics["orders"].partitions
+    assert found[0] == orders(with_orders(3, 2))
+    assert [len(one.replicas) for one in found] == [2, 2, 2]
+    assert {one.leader for one in found} == {1, 2, 3}
+    assert rules.partitions_added(state, "orders", 3) is state
+    with pytest.raises(InvalidReplicasError):
+        rules.partitions_added(state, "orders", 2)
+
+
+# --- moves
+
+
+def test_a_partition_moves_once_all_new_replicas_are_in_sync() -> None:
+    state = rules.reassigned(with_orders(4, 2), ORDERS, [3, 4])
+    assert (orders(state).replicas, orders(state).target) == ((1, 2, 3, 4), (3, 4))
+    state = with_isr(state, 1, 2, 3)
+    assert orders(state).target == (3, 4)
+    after = orders(with_isr(state, 1, 2, 3, 4))
+    assert (after.replicas, after.isr, after.leader, after.leader_epoch) == ((3, 4), (3, 4), 3, 1)
+    assert after.target is None
+
+
+def test_a_leader_that_stays_where_the_partition_moves_leads_on_in_a_new_epoch() -> None:
+    """So a late fetch of a replica that has removed its records is not taken for one of these days."""
+    state = rules.reassigned(with_orders(3, 2), ORDERS, [3, 1])
+    after = orders(with_isr(state, 1, 2, 3))
+    assert (after.replicas, after.leader, after.leader_epoch) == ((3, 1), 1, 1)
+
+
+def test_a_leader_that_gets_more_replicas_leads_on_in_the_same_epoch() -> None:
+    state = rules.reassigned(with_orders(3, 2), ORDERS, [1, 2, 3])
+    after = orders(with_isr(state, 1, 2, 3))
+    assert (after.replicas, after.leader, after.leader_epoch) == ((1, 2, 3), 1, 0)
+
+
+def test_a_move_to_where_the_partition_is_in_sync_is_done_at_once() -> None:
+    after = orders(rules.reassigned(with_orders(), ORDERS, [3, 2]))
+    assert (after.replicas, after.isr, after.leader, after.target) == ((3, 2), (3, 2), 3, None)
+
+
+def test_a_move_is_taken_back_by_moving_to_where_it_was() -> None:
+    state = rules.reassigned(with_orders(4, 2), ORDERS, [3, 4])
+    after = orders(rules.reassigned(state, ORDERS, [1, 2]))
+    assert (after.replicas, after.target, after.leader, after.leader_epoch) == ((1, 2), None, 1, 1)
+
+
+def test_a_move_goes_on_when_an_old_replica_is_gone() -> None:
+    state = rules.gone(rules.reassigned(with_orders(4, 2), ORDERS, [3, 4]), 1)
+    assert orders(state).leader == 2
+    assert orders(with_isr(state, 2, 3, 4)).replicas == (3, 4)
+
+
+@pytest.mark.parametrize("replicas", [[], [2, 2], [5], [1, 4]])
+def test_a_move_that_cannot_be_is_refused(replicas: list[int]) -> None:
+    with pytest.raises(InvalidReplicasError):
+        rules.reassigned(rules.leaving(with_orders(4), 4), ORDERS, replicas)
+
+
+def test_what_concerns_nobody_changes_nothing() -> None:
+    state = with_orders()
+    assert rules.gone(state, 9) is state
+    assert rules.leaving(state, 9) is state
+    assert rules.gone(state, 3).topics["orders"] is not state.topics["orders"]
+    other = rules.topic_created(state, "other", 1, 1, {})
+    assert rules.gone(other, 3).topics["other"] is other.topics["other"]

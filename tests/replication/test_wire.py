@@ -1,0 +1,286 @@
+"""Frames: every message comes back as it was sent, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog.errors import FrameTooLargeError, NotLeaderError, ProtocolError
+from commitlog.record import TopicPartition
+from commitlog.replication import cluster, messages
+from commitlog.replication.controllers import control
+from commitlog.replication.messages import (
+    Append,
+    Appended,
+    Bytes,
+    Describe,
+    Fetched,
+    FetchedPart,
+    Message,
+    ReadBatches,
+    Refused,
+)
+from commitlog.replication.refusals import error_of, refused
+from commitlog.replication.transports import wire
+
+LIMIT = 1 << 20
+ints = st.integers(-(1 << 63), (1 << 63) - 1)
+counts = st.integers(0, 1 << 40)
+texts = st.text(max_size=20)
+data = st.binary(max_size=200).map(Bytes)
+names = st.builds(TopicPartition, texts, counts)
+scalars = st.none() | st.booleans() | ints | texts | st.floats(allow_nan=False, allow_infinity=False)
+nested = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=8)
+
+
+def several(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(strategy, max_size=4).map(tuple)
+
+
+refusals = st.builds(Refused, texts, several(nested))
+epoch_ends = st.builds(messages.EpochEnd, ints, ints)
+fetch_parts = st.builds(messages.FetchPart, names, ints, ints, ints, ints)
+fetched_parts = st.builds(
+    FetchedPart, names, ints, ints, st.none() | refusals, ints, ints, st.none() | epoch_ends, ints, data
+)
+configs = st.dictionaries(texts, scalars, max_size=4)
+topics = st.builds(
+    messages.DescribedTopic,
+    texts, configs, several(st.none() | ints), several(ints), several(several(ints)), several(several(ints)),
+)  # fmt: skip
+nodes = st.builds(cluster.NodeState, ints, texts, ints, st.booleans())
+partitions = st.builds(
+    cluster.PartitionState,
+    several(ints), several(ints), st.none() | ints, ints, ints, st.none() | several(ints),
+)  # fmt: skip
+clusters = st.builds(
+    cluster.ClusterState,
+    st.dictionaries(ints, nodes, max_size=3),
+    st.dictionaries(texts, st.builds(cluster.TopicState, ints, configs, several(partitions)), max_size=3),
+    ints,
+    ints,
+)
+isr_changes = st.builds(
+    cluster.IsrChange, names, ints, ints, ints, several(ints), st.dictionaries(ints, ints, max_size=4)
+)
+EVERY: dict[type, st.SearchStrategy[Any]] = {
+    Refused: refusals,
+    messages.Done: st.just(messages.Done()),
+    messages.Fetch: st.builds(messages.Fetch, ints, ints, counts, counts, several(fetch_parts)),
+    Fetched: st.builds(Fetched, several(fetched_parts)),
+    Describe: st.builds(Describe, several(texts)),
+    messages.Described: st.builds(
+        messages.Described, st.dictionaries(ints, texts, max_size=4), several(topics)
+    ),
+    messages.CreateTopic: st.builds(messages.CreateTopic, texts, counts, counts, configs),
+    messages.DeleteTopic: st.builds(messages.DeleteTopic, texts),
+    Append: st.builds(Append, names, st.sampled_from([1, "all"]), counts, data, st.booleans()),
+    Appended: st.builds(Appended, ints, ints),
+    messages.Read: st.builds(messages.Read, names, ints, counts, counts, st.booleans()),
+    ReadBatches: st.builds(ReadBatches, ints, ints, ints, ints, ints, data),
+    messages.FindOffset: st.builds(messages.FindOffset, names, ints),
+    messages.FoundOffset: st.builds(messages.FoundOffset, st.none() | ints),
+    control.Join: st.builds(control.Join, ints, texts, st.booleans(), texts),
+    control.Joined: st.builds(control.Joined, ints, counts),
+    control.Heartbeat: st.builds(control.Heartbeat, ints, ints, ints, counts),
+    control.ClusterNow: st.builds(control.ClusterNow, clusters),
+    control.Leave: st.builds(control.Leave, ints, ints),
+    control.Gone: st.builds(control.Gone, ints, ints),
+    control.ProposeIsr: st.builds(control.ProposeIsr, isr_changes),
+    control.IsrDecided: st.builds(control.IsrDecided, st.booleans(), ints),
+    control.AddPartitions: st.builds(control.AddPartitions, texts, counts),
+    control.Reassign: st.builds(control.Reassign, names, several(ints)),
+    control.ElectPreferred: st.just(control.ElectPreferred()),
+}
+
+
+def raw(message: Message, role: int = wire.REQUEST, request_id: int = 7) -> bytes:
+    """The bytes of a message on a connection."""
+    whole = wire.to_bytes(message, role, request_id)
+    assert len(whole) == wire.encode(message, role, request_id, LIMIT).size
+    return whole
+
+
+def parsed(whole: bytes, limit: int = LIMIT) -> tuple[wire.Head, Message]:
+    """What the other side makes of bytes."""
+    return wire.from_bytes(whole, "peer", limit)
+
+
+def forged(kind: int, header: Any, after: bytes = b"", **changes: int) -> bytes:
+    """A frame whose checksum is right, whatever is in it."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    text = text.ljust((len(text) + 7) // 8 * 8)
+    fields = {"version": wire.VERSION, "role": wire.REQUEST, "zero": 0, "header_size": len(text), **changes}
+    size = wire.HEAD_BYTES + len(text) + len(after)
+    head = wire._HEAD.pack(
+        size, fields["version"], kind, fields["role"], fields["zero"], 7, fields["header_size"]
+    )
+    return head + crc32c(text, crc32c(head)).to_bytes(4, "little") + text + after
+
+
+def test_there_is_a_strategy_for_every_message_and_a_kind_for_each() -> None:
+    assert set(EVERY) == {one for one, _ in wire.KINDS.values()} == set(Message.__args__)
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+def test_every_message_comes_back_as_it_was_sent(kind: type) -> None:
+    @given(EVERY[kind], st.sampled_from([wire.REQUEST, wire.ANSWER]), st.integers(0, (1 << 64) - 1))
+    def comes_back(message: Message, role: int, request_id: int) -> None:
+        head, again = parsed(raw(message, role, request_id))
+        assert again == message
+        assert type(again) is kind
+        assert (head.role, head.request_id) == (role, request_id)
+
+    comes_back()
+
+
+def test_data_are_not_copied_and_stay_aligned() -> None:
+    parts = tuple(FetchedPart(TopicPartition("t", n), 0, 0, data=Bytes(bytes([n]) * 64)) for n in range(3))
+    buffer = bytearray(raw(Fetched(parts)))
+    view = memoryview(buffer)
+    head = wire.read_head(view, LIMIT, "peer")
+    message = wire.decode(head, view[: wire.HEAD_BYTES], view[wire.HEAD_BYTES :], "peer")
+    assert isinstance(message, Fetched)
+    buffer[-1] = 99
+    assert message.parts[2].data.read()[-1] == 99
+    assert (wire.HEAD_BYTES + head.header_size) % 8 == 0
+
+
+@given(st.data())
+def test_a_flipped_bit_before_the_data_is_noticed(draw: Any) -> None:
+    message = draw.draw(st.one_of(*EVERY.values()))
+    whole = bytearray(raw(message))
+    fronts = wire.HEAD_BYTES + wire.read_head(memoryview(whole), LIMIT, "peer").header_size
+    place = draw.draw(st.integers(4, fronts - 1))  # the size is the one thing that is needed before
+    whole[place] ^= 1 << draw.draw(st.integers(0, 7))
+    with pytest.raises((ProtocolError, FrameTooLargeError)):
+        parsed(bytes(whole))
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_random_bytes_are_never_a_message(garbage: bytes, with_their_size: bool) -> None:
+    if with_their_size:
+        garbage = len(garbage).to_bytes(4, "little") + garbage[4:]
+    with pytest.raises((ProtocolError, FrameTooLargeError)):
+        parsed(garbage)
+
+
+@given(st.data())
+def test_a_frame_that_is_cut_off_or_goes_on_is_no_message(draw: Any) -> None:
+    whole = raw(draw.draw(st.one_of(*EVERY.values())))
+    for wrong in (whole[: draw.draw(st.integers(0, len(whole) - 1))], whole + b"x"):
+        with pytest.raises(ProtocolError):
+            parsed(wrong)
+
+
+APPENDED = 10
+MALFORMED = {
+    "no JSON": (APPENDED, b"{"),
+    "not UTF-8": (APPENDED, b'{"start": "\xff"}'),
+    "a list for an object": (APPENDED, [1, 2]),
+    "a missing field": (APPENDED, {"start": 1}),
+    "an extra field": (APPENDED, {"start": 1, "end": 2, "more": 3}),
+    "a text for a number": (APPENDED, {"start": "1", "end": 2}),
+    "true for a number": (APPENDED, {"start": True, "end": 2}),
+    "a fraction for a number": (APPENDED, {"start": 1.0, "end": 2}),
+    "a number of more than 64 bits": (APPENDED, {"start": 1 << 63, "end": 2}),
+    "a number of very many digits": (APPENDED, b'{"start":' + b"9" * 5000 + b',"end":2}'),
+    "NaN": (14, b'{"offset":NaN}'),
+    "a deep nest": (1, b'{"error":"x","fields":' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
+    "other acks": (9, {"name": ["t", 0], "acks": 2, "timeout_ms": 0, "data": 0, "sync": False}),
+    "a flag for acks": (9, {"name": ["t", 0], "acks": True, "timeout_ms": 0, "data": 0, "sync": False}),
+    "a negative count": (
+        11,
+        {"name": ["t", 0], "offset": 0, "max_bytes": -1, "max_wait_ms": 0, "any_replica": False},
+    ),
+    "a partition below 0": (13, {"name": ["t", -1], "timestamp": 0}),
+    "a name of three": (13, {"name": ["t", 0, 0], "timestamp": 0}),
+    "a key that comes twice": (6, {"nodes": [[1, "a"], [1, "b"]], "topics": []}),
+    "more data than there are": (9, {"name": ["t", 0], "acks": 1, "timeout_ms": 0, "data": 8, "sync": False}),
+    "data below zero": (9, {"name": ["t", 0], "acks": 1, "timeout_ms": 0, "data": -8, "sync": False}),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_what_is_malformed_is_refused_with_a_reason(what: str) -> None:
+    kind, header = MALFORMED[what]
+    with pytest.raises(ProtocolError, match="peer: a malformed"):
+        parsed(forged(kind, header))
+
+
+def test_data_that_belong_to_nothing_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="8 bytes of data belong to nothing"):
+        parsed(forged(APPENDED, {"start": 1, "end": 2}, after=b"x" * 8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"version": 2}, "version 2"),
+        ({"role": 2}, "role 2"),
+        ({"zero": 1}, "no message"),
+        ({"header_size": 1 << 10}, "a header of 1024 bytes"),
+        ({"header_size": 7}, "a header of 7 bytes"),
+    ],
+)
+def test_a_wrong_head_is_refused_with_a_reason(changes: dict[str, int], reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
+        parsed(forged(APPENDED, {"start": 1, "end": 2}, **changes))
+
+
+@pytest.mark.parametrize("kind", [0, 26, 255])
+def test_an_unknown_kind_is_refused(kind: int) -> None:
+    with pytest.raises(ProtocolError, match=f"kind {kind}"):
+        parsed(forged(kind, {}))
+
+
+def test_a_message_above_the_limit_is_neither_sent_nor_taken() -> None:
+    message = ReadBatches(0, 0, 0, 0, 0, Bytes(bytes(1000)))
+    with pytest.raises(FrameTooLargeError):
+        wire.encode(message, wire.ANSWER, 1, 1000)
+    with pytest.raises(FrameTooLargeError):
+        parsed(raw(message), limit=1000)
+
+
+def test_a_header_above_its_limit_is_not_sent() -> None:
+    with pytest.raises(FrameTooLargeError, match=str(wire.MAX_HEADER_BYTES)):
+        wire.encode(Describe(("x" * wire.MAX_HEADER_BYTES,)), wire.REQUEST, 1, 1 << 30)
+
+
+def test_an_error_is_raised_by_the_other_side_as_it_was() -> None:
+    error = NotLeaderError("orders-0", 3)
+    _, message = parsed(raw(refused(error)))
+    assert isinstance(message, Refused)
+    again = error_of(message)
+    assert type(again) is NotLeaderError
+    assert again.args == error.args
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Refused("SystemExit", (1,)),
+        Refused("NotLeaderError", ()),
+        Refused("Any", ("x",)),
+        Refused("CorruptionError", tuple(range(99))),
+    ],
+)
+def test_an_error_that_is_not_known_here_is_still_told(message: Refused) -> None:
+    assert message.error in str(error_of(message))
+
+
+def test_the_page_lists_every_kind_and_its_fields() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE))
+    assert rows == {str(number): one.__name__ for number, (one, _) in wire.KINDS.items()}
+    for one, _ in wire.KINDS.values():
+        row = next(line for line in page.splitlines() if f"| `{one.__name__}` |" in line)
+        for field in one.__dataclass_fields__:  # type: ignore[attr-defined]
+            assert f"`{field}`" in row, f"{one.__name__}.{field}"
