@@ -24,44 +24,57 @@ FOLDERS = {
 
 # Imports point down this list: a module may import only modules that stand before it.
 LAYERS = [
-    "errors", "record", "config", "codec", "columns", "files", "lock", "format", "reserved", "ones",
-    "checking", "encode", "batch", "staged", "arrow", "joining", "index", "index_builder", "epochs", "state",
-    "handles", "segment", "segment_writer", "trash", "repair", "swap", "recovery", "rewrite", "retention",
-    "keymap", "merge", "compaction", "latest", "extents", "epoch_checkpoint", "replica_slice", "reader",
-    "producers", "received", "active", "writer", "adopting", "compacting", "shortening", "replicated",
-    "partition", "read_only", "shared", "partitioner", "topic", "catalog", "topics", "staging",
-    "publications", "publishing", "background", "cleaner", "housekeeping", "meter", "quota", "delivery",
-    "lane", "producer", "fetching", "positions", "groups", "groups.assignors", "groups.state",
-    "groups.heartbeats", "groups.directory", "groups.offsets", "groups.member", "groups.session",
-    "groups.admin", "consumer",
+    "errors", "record", "config", "background",
+    "batches", "batches.codec", "batches.columns", "batches.format", "batches.reserved", "batches.ones",
+    "batches.checking", "batches.encode", "batches.batch", "batches.arrow", "batches.joining",
+    "batches.merge",
+    "files", "lock",
+    "batches.staged",
+    "segments", "segments.index", "segments.index_builder", "segments.handles", "segments.segment",
+    "segments.segment_writer", "segments.trash", "segments.swap", "segments.extents",
+    "upkeep", "upkeep.repair", "upkeep.rewrite", "upkeep.retention", "upkeep.keymap", "upkeep.compaction",
+    "partitions", "partitions.epochs", "partitions.state", "partitions.recovery", "partitions.latest",
+    "partitions.epoch_checkpoint", "partitions.replica_slice", "partitions.reader", "partitions.producers",
+    "partitions.received", "partitions.active", "partitions.writer", "partitions.adopting",
+    "partitions.compacting", "partitions.shortening", "partitions.replicated", "partitions.partition",
+    "partitions.read_only", "partitions.shared",
+    "cleaner", "housekeeping",
+    "topics", "topics.partitioner", "topics.topic", "topics.catalog", "topics.topic_set",
+    "publishing", "publishing.staging", "publishing.publications", "publishing.publisher",
+    "clients.groups", "clients.groups.assignors", "clients.groups.state", "clients.groups.heartbeats",
+    "clients.groups.directory", "clients.groups.offsets", "clients.groups.member",
+    "clients", "clients.meter", "clients.quota", "clients.delivery", "clients.lane", "clients.producer",
+    "clients.fetching", "clients.positions",
+    "clients.groups.session", "clients.groups.admin",
+    "clients.consumer",
+    "log",
     "replication.cluster", "replication.controllers.control", "replication.messages", "replication.transport",
     "replication.transports.local", "replication.rules", "replication.controller",
-    "replication.controllers.simulated", "testing",
-    "log",
-    "replication.controllers.stored", "replication.controllers.telling", "replication.controllers.static",
-    "replication.refusals", "replication.controllers.served", "replication.controllers.remote_controller",
-    "replication.controllers.zk_layout", "replication.controllers.zk_requests",
-    "replication.controllers.zk_elected", "replication.controllers.zk_member",
-    "replication.controllers.zookeeper", "replication.replicas.replica_log", "replication.transports.fields",
-    "replication.transports.wire", "replication.transports.handshake", "replication.transports.tls",
-    "replication.transports.streams", "replication.transports.timer", "replication.transports.connection",
-    "replication.transports.opening", "replication.transports.tcp", "replication.clients.intake",
-    "replication.clients.answering", "replication.clients.router", "replication.clients.fetched",
-    "replication.clients.remote_partition", "replication.clients.remote", "replication.config",
-    "replication.replicas.effects", "replication.replicas.progress", "replication.replicas.leader",
-    "replication.replicas.follower", "replication.replicas.replica", "replication.replicas.throttle",
-    "replication.replicas.held", "replication.replicas.acks", "replication.replicas.serving",
-    "replication.replicas.fetching", "replication.replicas.core", "replication.hosting",
-    "replication.node_topic", "replication.node", "replication.clients", "replication.controllers",
-    "replication.replicas", "replication.transports", "replication",
-    "__init__",
+    "replication.controllers.simulated", "replication.controllers.stored", "replication.controllers.telling",
+    "replication.controllers.static", "replication.refusals", "replication.controllers.served",
+    "replication.controllers.remote_controller", "replication.controllers.zk_layout",
+    "replication.controllers.zk_requests", "replication.controllers.zk_elected",
+    "replication.controllers.zk_member", "replication.controllers.zookeeper",
+    "replication.replicas.replica_log", "replication.transports.fields", "replication.transports.wire",
+    "replication.transports.handshake", "replication.transports.tls", "replication.transports.streams",
+    "replication.transports.timer", "replication.transports.connection", "replication.transports.opening",
+    "replication.transports.tcp", "replication.clients.intake", "replication.clients.answering",
+    "replication.clients.router", "replication.clients.fetched", "replication.clients.remote_partition",
+    "replication.clients.remote", "replication.config", "replication.replicas.effects",
+    "replication.replicas.progress", "replication.replicas.leader", "replication.replicas.follower",
+    "replication.replicas.replica", "replication.replicas.throttle", "replication.replicas.held",
+    "replication.replicas.acks", "replication.replicas.serving", "replication.replicas.fetching",
+    "replication.replicas.core", "replication.hosting", "replication.node_topic", "replication.node",
+    "replication.clients", "replication.controllers", "replication.replicas", "replication.transports",
+    "replication",
+    "testing", "__init__",
     "spark.parsing", "spark.opening", "spark.options", "spark.planning", "spark.admission", "spark.columns",
     "spark.rows", "spark.worker", "spark.source", "spark.stream", "spark.mapping", "spark.write_options",
     "spark.task", "spark.from_rows", "spark.sink", "spark.progress", "spark.dividing", "spark.jobs",
     "spark.java", "spark",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
-IMPORTED_WHEN_ASKED = "arrow"
+IMPORTED_WHEN_ASKED = "batches.arrow"
 EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam", "kazoo"]
 
 # What durability rests on is asked of the file system in files.py only, where tests put a disk that lies.
@@ -125,10 +138,10 @@ if TYPE_CHECKING:
     from commitlog.log import CommitLog
 def f():
     from commitlog import arrow
-    import commitlog.index
+    import commitlog.segments.index
 class C:
     def g(self):
-        from commitlog.topic import Topic
+        from commitlog.topics.topic import Topic
 """
     found = [(name, inside) for name, inside, _ in imports(ast.parse(program))]
     assert found == [("files", False), ("arrow", True), ("index", True), ("topic", True)]

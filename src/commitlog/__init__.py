@@ -16,11 +16,19 @@ import os
 import typing
 from typing import Literal
 
-from commitlog.batch import RecordBatch
-from commitlog.compaction import CompactionReport
+from commitlog.batches.batch import RecordBatch
+from commitlog.batches.staged import StagedFile
+from commitlog.clients.consumer import Consumer
+from commitlog.clients.delivery import RecordFuture, RecordMetadata
+from commitlog.clients.groups.admin import GroupDescription, MemberDescription, PartitionDescription
+from commitlog.clients.groups.assignors import Subscription, register_assignor
+from commitlog.clients.groups.member import GroupMetadata
+from commitlog.clients.groups.offsets import OffsetAndMetadata
+from commitlog.clients.groups.session import RebalanceListener
+from commitlog.clients.positions import OffsetAndTimestamp
+from commitlog.clients.producer import Producer
+from commitlog.clients.quota import Quota
 from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
-from commitlog.consumer import Consumer
-from commitlog.delivery import RecordFuture, RecordMetadata
 from commitlog.errors import (
     AssignmentError,
     AuthenticationError,
@@ -75,27 +83,19 @@ from commitlog.errors import (
     UnknownTopicError,
     UnsupportedFormatError,
 )
-from commitlog.groups.admin import GroupDescription, MemberDescription, PartitionDescription
-from commitlog.groups.assignors import Subscription, register_assignor
-from commitlog.groups.member import GroupMetadata
-from commitlog.groups.offsets import OffsetAndMetadata
-from commitlog.groups.session import RebalanceListener
 from commitlog.housekeeping import Health
-from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex
-from commitlog.latest import Latest
 from commitlog.log import CommitLog
-from commitlog.partition import Partition
-from commitlog.partitioner import Partitioner, register_partitioner
-from commitlog.positions import OffsetAndTimestamp
-from commitlog.producer import Producer
-from commitlog.quota import Quota
+from commitlog.partitions.latest import Latest
+from commitlog.partitions.partition import Partition
+from commitlog.partitions.recovery import RecoveryReport
+from commitlog.publishing.staging import StagingWriter
 from commitlog.record import ConsumerRecord, Record, TopicPartition
-from commitlog.recovery import RecoveryReport
-from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
-from commitlog.segment import Segment
-from commitlog.staged import StagedFile
-from commitlog.staging import StagingWriter
-from commitlog.topic import Topic
+from commitlog.segments.index import Index, IndexEntry, OffsetIndex, TimeIndex
+from commitlog.segments.segment import Segment
+from commitlog.topics.partitioner import Partitioner, register_partitioner
+from commitlog.topics.topic import Topic
+from commitlog.upkeep.compaction import CompactionReport
+from commitlog.upkeep.repair import Damage, RepairReport, Salvage, VerifyReport
 
 if typing.TYPE_CHECKING:
     from commitlog.replication.clients.remote import RemoteLog

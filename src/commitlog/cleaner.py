@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from commitlog.errors import ClosedError
-from commitlog.partition import Partition
+from commitlog.partitions.partition import Partition
 
 _logger = logging.getLogger("commitlog")
 

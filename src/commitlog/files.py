@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from struct import Struct
 
-from commitlog.columns import Buffer
+from commitlog.batches.columns import Buffer
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

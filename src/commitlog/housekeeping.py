@@ -11,7 +11,7 @@ from commitlog.background import Task, TaskHealth
 from commitlog.cleaner import clean_what_is_due
 from commitlog.config import LogConfig
 from commitlog.errors import ClosedError
-from commitlog.partition import Partition
+from commitlog.partitions.partition import Partition
 
 _IDLE_SECONDS = 60.0
 

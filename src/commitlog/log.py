@@ -9,27 +9,27 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from commitlog.catalog import Catalog
+from commitlog.batches.staged import StagedFile
+from commitlog.clients.consumer import Consumer
+from commitlog.clients.groups.admin import GroupDescription, Groups
+from commitlog.clients.groups.member import GroupMember
+from commitlog.clients.groups.offsets import TOPIC as OFFSETS_TOPIC
+from commitlog.clients.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
+from commitlog.clients.meter import Throttle
+from commitlog.clients.producer import Producer
+from commitlog.clients.quota import Quota, Quotas
 from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
-from commitlog.consumer import Consumer
 from commitlog.errors import ClosedError, CommitLogError, ConfigError, ForkedError, ReadOnlyError
-from commitlog.groups.admin import GroupDescription, Groups
-from commitlog.groups.member import GroupMember
-from commitlog.groups.offsets import TOPIC as OFFSETS_TOPIC
-from commitlog.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
 from commitlog.housekeeping import Health, Housekeeper
 from commitlog.lock import LogLock
-from commitlog.meter import Throttle
-from commitlog.partition import Partition
-from commitlog.producer import Producer
-from commitlog.publishing import Publisher
-from commitlog.quota import Quota, Quotas
+from commitlog.partitions.partition import Partition
+from commitlog.partitions.recovery import RecoveryReport
+from commitlog.publishing.publisher import Publisher
+from commitlog.publishing.staging import StagingWriter
 from commitlog.record import TopicPartition
-from commitlog.recovery import RecoveryReport
-from commitlog.staged import StagedFile
-from commitlog.staging import StagingWriter
-from commitlog.topic import Topic
-from commitlog.topics import Mode, TopicSet, abandon
+from commitlog.topics.catalog import Catalog
+from commitlog.topics.topic import Topic
+from commitlog.topics.topic_set import Mode, TopicSet, abandon
 
 _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 

@@ -28,7 +28,7 @@ from commitlog import (
     RebalanceListener,
     TopicPartition,
 )
-from commitlog.state import StatePage
+from commitlog.partitions.state import StatePage
 
 PARTITIONS = 4
 SESSION_MS = 1000

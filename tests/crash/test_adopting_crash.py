@@ -14,16 +14,10 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog import (
-    CommitLog,
-    Partition,
-    PartitionFailedError,
-    UnfinishedPublicationError,
-    adopting,
-    files,
-    staging,
-)
-from commitlog.segment_writer import SegmentWriter
+from commitlog import CommitLog, Partition, PartitionFailedError, UnfinishedPublicationError, files
+from commitlog.partitions import adopting
+from commitlog.publishing.publisher import staging
+from commitlog.segments.segment_writer import SegmentWriter
 
 from . import publishers
 from .interrupts import Interrupt, open_files
@@ -108,7 +102,7 @@ def test_kill_in_each_window_of_an_adoption(
         assert reader.published("query") is None
     if by == "publish":
         with pytest.MonkeyPatch.context() as patch, commitlog.open(left, shared=True) as living:
-            patch.setattr(commitlog.publishing.Publisher, "finish_left", lambda self: None)
+            patch.setattr(commitlog.publishing.publisher.Publisher, "finish_left", lambda self: None)
             append_others(living)
             assert not living.publish("query", 0, stage_all(living, 0))
             check_published(living, 0)

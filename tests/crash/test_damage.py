@@ -15,7 +15,7 @@ from helpers import encoded, stored
 
 import commitlog
 from commitlog import CorruptionError, Partition
-from commitlog.state import StatePage
+from commitlog.partitions.state import StatePage
 
 from .logs import (
     MARKER,

@@ -21,8 +21,8 @@ from helpers import wait_until
 
 import commitlog
 from commitlog import CommitLog, RebalanceListener, TopicPartition
-from commitlog.groups.directory import GroupDirectory
-from commitlog.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
+from commitlog.clients.groups.directory import GroupDirectory
+from commitlog.clients.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
 from commitlog.lock import ProcessLock
 
 from . import group_kills

@@ -17,7 +17,7 @@ import pytest
 
 import commitlog
 from commitlog import CommitLog, CommitLogError, CorruptionError, Partition, files
-from commitlog.state import StatePage
+from commitlog.partitions.state import StatePage
 
 from .interrupts import Interrupt, open_files
 from .logs import (

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog import CommitLog, CorruptionError, Partition, TornTailError, files, segment_writer
+from commitlog import CommitLog, CorruptionError, Partition, TornTailError, files
+from commitlog.segments import segment_writer
 
 from . import children
 from .disk import FakeDisk

@@ -15,8 +15,10 @@ import pytest
 from helpers import full_after
 
 import commitlog
-from commitlog import CommitLog, DiskFullError, UnfinishedPublicationError, adopting, staged, staging
-from commitlog.publishing import Publisher
+from commitlog import CommitLog, DiskFullError, UnfinishedPublicationError
+from commitlog.batches import staged
+from commitlog.partitions import adopting
+from commitlog.publishing.publisher import Publisher, staging
 
 from . import publishers
 from .disk import write_image

@@ -13,7 +13,7 @@ import pytest
 
 import commitlog
 from commitlog import CommitLog, Partition
-from commitlog.epochs import EpochHistory, EpochStart
+from commitlog.partitions.epochs import EpochHistory, EpochStart
 
 from .disk import write_image
 from .logs import open_partition, value_of

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog.segment import segment_path
-from commitlog.segment_writer import SegmentWriter
-from commitlog.state import StatePage
+from commitlog.partitions.state import StatePage
+from commitlog.segments.segment import segment_path
+from commitlog.segments.segment_writer import SegmentWriter
 
 from . import sharers
 from .logs import QUIET, SOAK, append_to, check_records, open_partition, segment_files

@@ -15,8 +15,8 @@ import pytest
 
 import commitlog
 from commitlog import ClosedError, CommitLog, CommitLogError, OffsetOutOfRangeError, Partition, files
-from commitlog.segment_writer import SegmentWriter
-from commitlog.state import StatePage
+from commitlog.partitions.state import StatePage
+from commitlog.segments.segment_writer import SegmentWriter
 
 SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 QUIET = {"flush_ms": -1}
@@ -312,7 +312,7 @@ def test_a_topic_is_not_created_in_a_log_that_was_closed_meanwhile(
         except CommitLogError as problem:
             problems.append(problem)
 
-    monkeypatch.setattr("commitlog.topics.check_topic_name", check)
+    monkeypatch.setattr("commitlog.topics.topic_set.check_topic_name", check)
     creator = threading.Thread(target=create)
     with log._topics.mutex:
         creator.start()

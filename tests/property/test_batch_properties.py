@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import CorruptionError, RecordBatch, TopicConfig
-from commitlog.encode import reencode
+from commitlog.batches.encode import reencode
 
 from .strategies import codecs, columns, rows
 

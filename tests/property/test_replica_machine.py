@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import commitlog
 from commitlog import CommitLog, Partition, background, files
-from commitlog.epoch_checkpoint import NAME
-from commitlog.epochs import EpochHistory
+from commitlog.partitions.epoch_checkpoint import NAME
+from commitlog.partitions.epochs import EpochHistory
 
 from .strategies import columns
 

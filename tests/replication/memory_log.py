@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from random import Random
 from struct import Struct
 
-from commitlog.columns import Buffer
-from commitlog.epochs import EpochHistory
+from commitlog.batches.columns import Buffer
 from commitlog.errors import NotLeaderError
+from commitlog.partitions.epochs import EpochHistory
 from commitlog.replication.messages import NO_DATA, Bytes
 from commitlog.replication.replicas.replica_log import ReplicaSlice
 

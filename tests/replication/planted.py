@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.epochs import NO_EPOCH
+from commitlog.partitions.epochs import NO_EPOCH
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, IsrChange
 from commitlog.replication.messages import FetchPart

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from property.strategies import columns
 
 from commitlog import RecordBatch, TopicConfig
-from commitlog.encode import EncodedBatch, Rules, encode, encode_empty, numbered, retimed
+from commitlog.batches.encode import EncodedBatch, Rules, encode, encode_empty, numbered, retimed
+from commitlog.batches.format import PUBLISHED
 from commitlog.errors import (
     CommitLogError,
     ConfigError,
@@ -20,7 +21,6 @@ from commitlog.errors import (
     InvalidRecordError,
     RecordTooLargeError,
 )
-from commitlog.format import PUBLISHED
 from commitlog.replication.clients.intake import accepted
 
 NOW = 5_000

@@ -6,7 +6,6 @@ import logging
 
 import pytest
 
-from commitlog.epochs import NO_EPOCH
 from commitlog.errors import (
     DiskFullError,
     NotEnoughReplicasAfterAppendError,
@@ -15,6 +14,7 @@ from commitlog.errors import (
     OffsetOutOfRangeError,
     ReplicationTimeoutError,
 )
+from commitlog.partitions.epochs import NO_EPOCH
 from commitlog.replication.cluster import NodeState, PartitionState, TopicState
 from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controllers.simulated import CONTROLLER

@@ -105,8 +105,8 @@ def dying_after(steps: int, marker: Path) -> type[DefaultSource]:
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
             import os
 
-            from commitlog.partition import Partition
-            from commitlog.publications import Publications
+            from commitlog.partitions.partition import Partition
+            from commitlog.publishing.publications import Publications
 
             writer = super().streamWriter(schema, overwrite)
             publish, left = writer.commit, [steps]

@@ -11,8 +11,9 @@ import pytest
 from helpers import names, stage
 
 import commitlog
-from commitlog import CommitLog, Partition, StagedFile, files, staging
-from commitlog.producers import Published
+from commitlog import CommitLog, Partition, StagedFile, files
+from commitlog.partitions.producers import Published
+from commitlog.publishing.publisher import staging
 
 # a file of ten batches takes 960 bytes: just enough
 CONFIG = {

@@ -7,7 +7,8 @@ import pytest
 from crc32c import crc32c
 from helpers import CODECS, decoded, encoded, gappy, stored
 
-from commitlog import CorruptionError, RecordBatch, TopicConfig, format
+from commitlog import CorruptionError, RecordBatch, TopicConfig
+from commitlog.batches import format
 
 VALUES = [b"zero", None, b"", b"three" * 20, b"four"]
 KEYS = [None, b"k1", b"", b"k3", None]

@@ -8,8 +8,9 @@ import pytest
 from helpers import wait_until
 
 import commitlog
-from commitlog import ClosedError, CommitLog, LogConfig, Partition, background, compaction, files
+from commitlog import ClosedError, CommitLog, LogConfig, Partition, background, files
 from commitlog.cleaner import clean_what_is_due, dirtiest
+from commitlog.upkeep import compaction
 
 CONFIG = {"cleanup_policy": "compact", "flush_ms": -1, "file_delete_delay_ms": 0}
 NOW = 1_000_000

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from commitlog import InvalidRecordError
-from commitlog.columns import (
+from commitlog.batches.columns import (
     ALL_NULL,
     BITMAP,
     CONSTANT,
@@ -26,7 +26,7 @@ from commitlog.columns import (
     padded,
     widened,
 )
-from commitlog.columns import DTYPES as FORMS
+from commitlog.batches.columns import DTYPES as FORMS
 
 
 def read_back(column: BytesColumn, count: int) -> Strings:

@@ -27,16 +27,15 @@ from commitlog import (
     VerifyReport,
     background,
     cleaner,
-    compaction,
     files,
-    keymap,
-    reader,
 )
-from commitlog.columns import pack_bytes
-from commitlog.encode import Columns, EncodedBatch, assemble, encode_empty
-from commitlog.format import LOG_APPEND_TIME
-from commitlog.segment import segment_path
-from commitlog.swap import CleanedFile
+from commitlog.batches.columns import pack_bytes
+from commitlog.batches.encode import Columns, EncodedBatch, assemble, encode_empty
+from commitlog.batches.format import LOG_APPEND_TIME
+from commitlog.partitions import reader
+from commitlog.segments.segment import segment_path
+from commitlog.segments.swap import CleanedFile
+from commitlog.upkeep import compaction, keymap
 
 ONE_KEY = 1  # bytes, for a map with room for one key
 CONFIG = {"cleanup_policy": "compact", "flush_ms": -1, "file_delete_delay_ms": 0}

@@ -54,7 +54,7 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     clock = Held()
-    monkeypatch.setattr("commitlog.producer.now", clock)
+    monkeypatch.setattr("commitlog.clients.producer.now", clock)
     return clock
 
 

@@ -8,7 +8,7 @@ import pytest
 from helpers import CODECS, decoded, encoded, gappy
 
 from commitlog import InvalidRecordError, RecordTooLargeError, TopicConfig
-from commitlog.encode import Rules, encode, reencode
+from commitlog.batches.encode import Rules, encode, reencode
 
 PLAIN = Rules(TopicConfig())
 

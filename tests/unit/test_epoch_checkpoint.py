@@ -7,8 +7,9 @@ import pytest
 from helpers import flip
 
 import commitlog
-from commitlog import CommitLog, Partition, epoch_checkpoint
-from commitlog.epochs import EpochHistory, EpochStart
+from commitlog import CommitLog, Partition
+from commitlog.partitions import epoch_checkpoint
+from commitlog.partitions.epochs import EpochHistory, EpochStart
 
 HISTORY = EpochHistory((EpochStart(0, 0), EpochStart(3, 17), EpochStart(4, 2**40)))
 

@@ -26,9 +26,9 @@ from commitlog import (
     Segment,
     TopicPartition,
 )
-from commitlog.fetching import NOWHERE, Fetcher, Place, Reset
-from commitlog.meter import Throttle
-from commitlog.quota import Quotas
+from commitlog.clients.fetching import NOWHERE, Fetcher, Place, Reset
+from commitlog.clients.meter import Throttle
+from commitlog.clients.quota import Quotas
 
 T = TopicPartition("t", 0)
 SMALL = {"segment_bytes": 600, "index_interval_bytes": 0, "file_delete_delay_ms": 0, "flush_ms": -1}

@@ -8,8 +8,9 @@ import pytest
 from crc32c import crc32c
 from helpers import encoded, gappy, stored
 
-from commitlog import CorruptionError, RecordBatch, TopicConfig, UnsupportedFormatError, format
-from commitlog.format import BatchHeader
+from commitlog import CorruptionError, RecordBatch, TopicConfig, UnsupportedFormatError
+from commitlog.batches import format
+from commitlog.batches.format import BatchHeader
 
 FLAGS_POSITION = 62
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from commitlog import Record, RecordBatch
-from commitlog.epoch_checkpoint import from_text
-from commitlog.epochs import EpochHistory, EpochStart
-from commitlog.format import HEADER_BYTES, BatchHeader
+from commitlog.batches.format import HEADER_BYTES, BatchHeader
+from commitlog.partitions.epoch_checkpoint import from_text
+from commitlog.partitions.epochs import EpochHistory, EpochStart
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 

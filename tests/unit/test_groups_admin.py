@@ -13,6 +13,8 @@ from helpers import contents, tree, wait_until
 import commitlog
 from commitlog import CommitLog, Consumer
 from commitlog.background import Task
+from commitlog.clients.groups.member import GroupMember
+from commitlog.clients.groups.offsets import TOPIC, OffsetAndMetadata
 from commitlog.errors import (
     ClosedError,
     CommitFailedError,
@@ -23,8 +25,6 @@ from commitlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from commitlog.groups.member import GroupMember
-from commitlog.groups.offsets import TOPIC, OffsetAndMetadata
 from commitlog.record import TopicPartition
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))

@@ -6,7 +6,8 @@ from helpers import decoded, encoded, gappy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import RecordBatch, TopicConfig, arrow, joining
+from commitlog import RecordBatch, TopicConfig
+from commitlog.batches import arrow, joining
 
 NAMES = arrow.SCHEMA.names
 TEXTS = st.lists(st.one_of(st.none(), st.binary(max_size=5)), min_size=1, max_size=10)

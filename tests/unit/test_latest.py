@@ -7,7 +7,7 @@ import pytest
 
 import commitlog
 from commitlog import CommitLog, Latest, Partition, background
-from commitlog.latest import LatestBuilder
+from commitlog.partitions.latest import LatestBuilder
 
 CONFIG = {"cleanup_policy": "compact", "flush_ms": -1, "file_delete_delay_ms": 0}
 

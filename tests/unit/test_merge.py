@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property.strategies import codecs, columns
 
-from commitlog import RecordBatch, TopicConfig, codec
-from commitlog.columns import pack_bytes
-from commitlog.encode import Columns, EncodedBatch, assemble, encode_empty
-from commitlog.merge import TARGET_ROWS, BatchMerger
+from commitlog import RecordBatch, TopicConfig
+from commitlog.batches import codec
+from commitlog.batches.columns import pack_bytes
+from commitlog.batches.encode import Columns, EncodedBatch, assemble, encode_empty
+from commitlog.batches.merge import TARGET_ROWS, BatchMerger
 
 ALL = slice(None)
 

@@ -16,8 +16,9 @@ from helpers import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import files, meter
-from commitlog.meter import BURST_NS, LONGEST_NS, SECOND_NS, Account, Debt, Meter, Throttle, charged
+from commitlog import files
+from commitlog.clients import meter
+from commitlog.clients.meter import BURST_NS, LONGEST_NS, SECOND_NS, Account, Debt, Meter, Throttle, charged
 
 NOW = Clock.START
 

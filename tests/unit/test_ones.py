@@ -6,8 +6,9 @@ import pytest
 from crc32c import crc32c
 from helpers import encoded, gappy, stored
 
-from commitlog import CommitLog, CorruptionError, Record, RecordTooLargeError, TopicConfig, format
-from commitlog.ones import Shapes, check_ones, encode_one, read_ones, shapes_for
+from commitlog import CommitLog, CorruptionError, Record, RecordTooLargeError, TopicConfig
+from commitlog.batches import format
+from commitlog.batches.ones import Shapes, check_ones, encode_one, read_ones, shapes_for
 
 FAR = 1 << 62
 

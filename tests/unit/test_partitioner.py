@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from commitlog import CommitLog, ConfigError, Partitioner, register_partitioner
-from commitlog.partitioner import make_partitioner, murmur2, murmur2_many
+from commitlog.topics.partitioner import make_partitioner, murmur2, murmur2_many
 
 KAFKAS_VECTORS = {
     b"21": -973932308,

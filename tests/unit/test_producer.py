@@ -28,8 +28,8 @@ from commitlog import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from commitlog.meter import Throttle
-from commitlog.quota import Quotas
+from commitlog.clients.meter import Throttle
+from commitlog.clients.quota import Quotas
 
 NEVER = 10**9  # a linger that does not end
 
@@ -601,7 +601,7 @@ def test_a_record_has_the_time_at_which_it_was_sent(
 ) -> None:
     seconds = [1_700_000_000 + number * 0.75 for number in range(8)]
     clock = iter(seconds)
-    monkeypatch.setattr("commitlog.producer.now", lambda: next(clock))
+    monkeypatch.setattr("commitlog.clients.producer.now", lambda: next(clock))
     with producers(log) as producer:
         futures = [producer.send("t", b"v") for _ in range(4)]
         futures += [producer.send("t", bytearray(b"w"), headers=[("h", b"1")]) for _ in range(4)]

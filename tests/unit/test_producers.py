@@ -9,7 +9,7 @@ from helpers import contents, copy_as_if_killed, flip, names
 
 import commitlog
 from commitlog import CommitLog, OutOfOrderSequenceError, Partition, ProducerFencedError
-from commitlog.producers import Producers, snapshots
+from commitlog.partitions.producers import Producers, snapshots
 
 CONFIG = {"segment_bytes": 1_000, "flush_ms": -1}
 LAST = 2**31 - 1

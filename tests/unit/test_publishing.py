@@ -31,13 +31,12 @@ from commitlog import (
     UnknownPartitionError,
     UnknownTopicError,
     files,
-    publications,
-    publishing,
-    staged,
-    staging,
 )
+from commitlog.batches import staged
 from commitlog.lock import ProcessLock
-from commitlog.producers import Producers, Published, snapshots
+from commitlog.partitions.producers import Producers, Published, snapshots
+from commitlog.publishing.publisher import publications, staging
+from commitlog.publishing.publisher import publisher as publishing
 
 QUIET = {"flush_ms": -1, "file_delete_delay_ms": 0}
 SMALL = {**QUIET, "segment_bytes": 512, "index_interval_bytes": 100}

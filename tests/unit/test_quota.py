@@ -22,7 +22,7 @@ from commitlog import (
     ReadOnlyError,
     files,
 )
-from commitlog.quota import Quotas
+from commitlog.clients.quota import Quotas
 
 IDS = [
     "a",

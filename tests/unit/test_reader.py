@@ -21,8 +21,8 @@ from commitlog import (
     UnknownTopicError,
 )
 from commitlog.lock import LogLock
-from commitlog.swap import list_segments
-from commitlog.trash import Trash
+from commitlog.segments.swap import list_segments
+from commitlog.segments.trash import Trash
 
 CONFIG = {"segment_bytes": 1_000, "index_interval_bytes": 200, "flush_ms": -1}
 
@@ -326,7 +326,7 @@ def test_a_file_that_vanishes_while_segments_are_listed_is_no_deleted_topic(
             raise FileNotFoundError(2, "No such file or directory")
         return real(*args)
 
-    monkeypatch.setattr("commitlog.read_only.list_segments", failing_once)
+    monkeypatch.setattr("commitlog.partitions.read_only.list_segments", failing_once)
     assert contents(reader) == contents(writer)
     assert failed
 

@@ -5,9 +5,9 @@ from crc32c import crc32c
 from helpers import encoded, gappy, stored
 
 from commitlog import CorruptionError, RecordBatch, TopicConfig, UnsupportedFormatError
-from commitlog.encode import EncodedBatch, Rules, encode, encode_empty
-from commitlog.epochs import EpochStart
-from commitlog.received import Received, received
+from commitlog.batches.encode import EncodedBatch, Rules, encode, encode_empty
+from commitlog.partitions.epochs import EpochStart
+from commitlog.partitions.received import Received, received
 
 
 def batches(*given: tuple[EncodedBatch, int], base_offset: int = 0) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 from helpers import encoded, stored, write_segment
 
 from commitlog import CorruptionError, Segment
-from commitlog.reserved import only_zeros, without_reserved
+from commitlog.batches.reserved import only_zeros, without_reserved
 
 
 @pytest.fixture

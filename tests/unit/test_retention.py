@@ -7,8 +7,9 @@ import pytest
 from helpers import contents, encoded, fill, flip, write_segment
 
 import commitlog
-from commitlog import CommitLog, Partition, TopicConfig, retention
-from commitlog.segment import Segment
+from commitlog import CommitLog, Partition, TopicConfig
+from commitlog.segments.segment import Segment
+from commitlog.upkeep import retention
 
 
 @pytest.fixture

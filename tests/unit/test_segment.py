@@ -7,7 +7,7 @@ import pytest
 from helpers import encoded, flip, gappy, write_segment
 
 from commitlog import CommitLog, CorruptionError, Segment
-from commitlog.segment import HandleCache, companions, segment_path
+from commitlog.segments.segment import HandleCache, companions, segment_path
 
 
 @pytest.fixture

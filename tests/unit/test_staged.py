@@ -12,9 +12,11 @@ import pytest
 from helpers import flip, names, stage
 
 import commitlog
-from commitlog import CommitLog, CorruptionError, StagedFile, TopicConfig, staged, staging
-from commitlog.format import SMALLEST_BATCH_BYTES, STAMP
-from commitlog.staged import check_staged, chunks, read_staged, remove_leftovers, stamp_batches
+from commitlog import CommitLog, CorruptionError, StagedFile, TopicConfig
+from commitlog.batches import staged
+from commitlog.batches.format import SMALLEST_BATCH_BYTES, STAMP
+from commitlog.batches.staged import check_staged, chunks, read_staged, remove_leftovers, stamp_batches
+from commitlog.publishing.publisher import staging
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from commitlog import (
     UnknownPartitionError,
     UnknownTopicError,
     files,
-    staging,
 )
-from commitlog.format import PUBLISHED, STAMP
-from commitlog.staged import chained
+from commitlog.batches.format import PUBLISHED, STAMP
+from commitlog.batches.staged import chained
+from commitlog.publishing.publisher import staging
 
 
 @pytest.fixture

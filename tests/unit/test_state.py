@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from helpers import flip
 
-from commitlog.state import Checkpoint, StatePage
+from commitlog.partitions.state import Checkpoint, StatePage
 
 SLOTS = [range(512, 584), range(1024, 1096)]
 

@@ -8,10 +8,10 @@ import pytest
 from helpers import encoded, names, tree, write_segment
 
 from commitlog import CorruptionError, TopicConfig, files
-from commitlog.encode import EncodedBatch
-from commitlog.segment import Segment, companions, segment_path
-from commitlog.segment_writer import open_builder
-from commitlog.swap import CleanedFile, finish_swaps, list_segments, swap_in
+from commitlog.batches.encode import EncodedBatch
+from commitlog.segments.segment import Segment, companions, segment_path
+from commitlog.segments.segment_writer import open_builder
+from commitlog.segments.swap import CleanedFile, finish_swaps, list_segments, swap_in
 
 CONFIG = TopicConfig(index_interval_bytes=0)
 

@@ -9,14 +9,14 @@ import pytest
 from helpers import names
 
 from commitlog import CommitLog
-from commitlog.staging import StagingWriter
+from commitlog.publishing.staging import StagingWriter
 
 SEGMENT_BYTES = 4096
 
 
 @pytest.fixture
 def log(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> CommitLog:
-    monkeypatch.setattr("commitlog.staging._TARGET_ROWS", 1)
+    monkeypatch.setattr("commitlog.publishing.staging._TARGET_ROWS", 1)
     log.create_topic("t", partitions=2, config={"segment_bytes": SEGMENT_BYTES, "flush_ms": -1})
     return log
 

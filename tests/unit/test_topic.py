@@ -18,7 +18,7 @@ from commitlog import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from commitlog.partitioner import murmur2
+from commitlog.topics.partitioner import murmur2
 
 KEYS = [b"key-%d" % number for number in range(40)]
 

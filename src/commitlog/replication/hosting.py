@@ -15,10 +15,10 @@ from threading import RLock
 from commitlog import files
 from commitlog.errors import ConfigError, TopicExistsError, UnknownTopicError
 from commitlog.log import CommitLog
-from commitlog.partition import Partition
+from commitlog.partitions.partition import Partition
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
-from commitlog.topic import Topic
+from commitlog.topics.topic import Topic
 
 FILE_NAME = "replicated-topics.json"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from commitlog.columns import Buffer
+from commitlog.batches.columns import Buffer
 from commitlog.record import TopicPartition
 from commitlog.replication.controllers.control import (
     AddPartitions,

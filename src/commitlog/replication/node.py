@@ -9,7 +9,7 @@ from typing import Any, Self
 from commitlog.config import TopicConfig
 from commitlog.errors import CommitLogError, NotLeaderError, ReplicationTimeoutError, UnknownTopicError
 from commitlog.log import CommitLog
-from commitlog.partition import Partition
+from commitlog.partitions.partition import Partition
 from commitlog.record import TopicPartition
 from commitlog.replication.clients.answering import ClientService
 from commitlog.replication.cluster import ClusterState, TopicState

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from commitlog.columns import Buffer
-from commitlog.partition import Partition
+from commitlog.batches.columns import Buffer
+from commitlog.partitions.partition import Partition
 from commitlog.record import Headers, TopicPartition
 from commitlog.replication.replicas.core import NodeCore
-from commitlog.topic import Topic
+from commitlog.topics.topic import Topic
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from commitlog.catalog import check_topic_name
 from commitlog.config import TopicConfig
 from commitlog.errors import (
     FencedEpochError,
@@ -26,9 +25,10 @@ from commitlog.errors import (
 )
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, IsrChange, NodeState, PartitionState, TopicState
+from commitlog.topics.catalog import check_topic_name
 
 Nodes = Mapping[int, NodeState]
-MOST_PARTITIONS = 9999  # of a topic, as in topics.py
+MOST_PARTITIONS = 9999  # of a topic, as in topic_set.py
 
 
 class Registration(NamedTuple):

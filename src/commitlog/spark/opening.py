@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from commitlog.errors import ConfigError
 from commitlog.log import CommitLog
-from commitlog.topic import Topic
+from commitlog.topics.topic import Topic
 
 if TYPE_CHECKING:
     from commitlog.replication.clients.remote import RemoteLog

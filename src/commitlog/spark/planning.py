@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from commitlog.errors import ConfigError, DataLossError, UnknownPartitionError, UnknownTopicError
-from commitlog.reader import PartitionReader
+from commitlog.partitions.reader import PartitionReader
 from commitlog.record import TopicPartition
 from commitlog.spark.opening import ReadableLog
 from commitlog.spark.options import Bound, ReadOptions

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from commitlog import joining
-from commitlog.batch import RecordBatch
-from commitlog.format import LOG_APPEND_TIME
+from commitlog.batches import joining
+from commitlog.batches.batch import RecordBatch
+from commitlog.batches.format import LOG_APPEND_TIME
 from commitlog.record import TopicPartition
 from commitlog.spark.columns import Field
 

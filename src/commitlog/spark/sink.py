@@ -11,13 +11,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from commitlog.batches.staged import StagedFile
 from commitlog.errors import ConfigError
 from commitlog.lock import LogLock
 from commitlog.log import CommitLog
 from commitlog.spark.columns import check_sink
 from commitlog.spark.worker import open_files
 from commitlog.spark.write_options import WriteOptions
-from commitlog.staged import StagedFile
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commitlog.batches.staged import StagedFile, remove_staged
 from commitlog.errors import ConfigError, InvalidRecordError, UnknownTopicError
 from commitlog.log import CommitLog
+from commitlog.publishing.staging import StagingWriter
 from commitlog.spark.worker import log_here, settle_down
-from commitlog.staged import StagedFile, remove_staged
-from commitlog.staging import StagingWriter
-from commitlog.topic import Topic
+from commitlog.topics.topic import Topic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from commitlog.batch import RecordBatch
+from commitlog.batches.batch import RecordBatch
 from commitlog.errors import (
     ConfigError,
     NotALogError,
@@ -19,7 +19,7 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.log import CommitLog
-from commitlog.reader import PartitionReader
+from commitlog.partitions.reader import PartitionReader
 from commitlog.record import TopicPartition
 from commitlog.spark.opening import ReadableLog, is_remote, open_readable
 from commitlog.spark.options import ReadOptions

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from commitlog.active import now_ms
 from commitlog.errors import ClosedError, CommitLogError, OffsetOutOfRangeError, ProtocolError
-from commitlog.partition import Partition
-from commitlog.reader import PartitionReader
+from commitlog.partitions.active import now_ms
+from commitlog.partitions.partition import Partition
+from commitlog.partitions.reader import PartitionReader
 from commitlog.record import TopicPartition
 from commitlog.replication.clients.intake import accepted
 from commitlog.replication.cluster import ClusterState, TopicState

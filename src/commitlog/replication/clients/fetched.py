@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from commitlog.columns import Buffer
-from commitlog.format import peek
-from commitlog.segment import Segment, Window
+from commitlog.batches.columns import Buffer
+from commitlog.batches.format import peek
+from commitlog.segments.segment import Segment, Window
 
 
 class FetchedSegment(Segment):

@@ -6,12 +6,12 @@ everybody who reads it, so nobody else's word is taken for it.
 
 from __future__ import annotations
 
-from commitlog.batch import RecordBatch
-from commitlog.columns import NO_NULLS, Buffer
+from commitlog.batches.batch import RecordBatch
+from commitlog.batches.columns import NO_NULLS, Buffer
+from commitlog.batches.encode import EncodedBatch, retimed
+from commitlog.batches.format import DELETE_HORIZON, LOG_APPEND_TIME, NO_PRODUCER, STAMP, fold
 from commitlog.config import TopicConfig
-from commitlog.encode import EncodedBatch, retimed
 from commitlog.errors import ConfigError, InvalidRecordError, RecordTooLargeError
-from commitlog.format import DELETE_HORIZON, LOG_APPEND_TIME, NO_PRODUCER, STAMP, fold
 
 
 def accepted(data: Buffer, config: TopicConfig, now_ms: int) -> EncodedBatch:

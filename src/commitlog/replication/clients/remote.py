@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from commitlog.columns import Buffer
+from commitlog.batches.columns import Buffer
 from commitlog.config import TopicConfig
 from commitlog.errors import ConfigError, ReadOnlyError, TopicExistsError, UnknownTopicError
-from commitlog.reader import PartitionReader
+from commitlog.partitions.reader import PartitionReader
 from commitlog.record import Headers, TopicPartition
 from commitlog.replication.clients.remote_partition import Acks, RemotePartition
 from commitlog.replication.clients.router import Deadline, ReadFrom, Router
@@ -16,7 +16,7 @@ from commitlog.replication.messages import CreateTopic, DeleteTopic, Message
 from commitlog.replication.transports.opening import split_address
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
-from commitlog.topic import Topic, check_key, encode_rows, rows_of
+from commitlog.topics.topic import Topic, check_key, encode_rows, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

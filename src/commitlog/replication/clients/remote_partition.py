@@ -7,10 +7,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from commitlog.active import now_ms
-from commitlog.columns import Buffer
+from commitlog.batches.columns import Buffer
+from commitlog.batches.encode import EncodedBatch, Rules, encode, numbered
 from commitlog.config import MIB, TopicConfig
-from commitlog.encode import EncodedBatch, Rules, encode, numbered
 from commitlog.errors import (
     BatchTooLargeError,
     CommitLogError,
@@ -19,8 +18,9 @@ from commitlog.errors import (
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
 )
-from commitlog.producers import SEQUENCES
-from commitlog.reader import Layout, PartitionReader, Piece, ReadSegment
+from commitlog.partitions.active import now_ms
+from commitlog.partitions.producers import SEQUENCES
+from commitlog.partitions.reader import Layout, PartitionReader, Piece, ReadSegment
 from commitlog.record import Headers, Record, TopicPartition
 from commitlog.replication.clients.fetched import FetchedSegment
 from commitlog.replication.clients.router import PASSING, Deadline, Pending, Router
@@ -216,7 +216,7 @@ class RemotePartition(PartitionReader):
 
     def append_arrow(self, data: pa.RecordBatch | pa.Table, *, sync: bool = False, acks: Acks = 1) -> range:
         """Append the columns value, key, timestamp and headers of Arrow data as one batch."""
-        from commitlog import arrow
+        from commitlog.batches import arrow
 
         chunks = arrow.record_batches(data)
         if len(chunks) > 1:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from commitlog.epochs import NO_EPOCH
 from commitlog.errors import FencedEpochError, OffsetOutOfRangeError, UnknownEpochError
+from commitlog.partitions.epochs import NO_EPOCH
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import IsrChange, NodeState, PartitionState
 from commitlog.replication.config import ReplicationConfig

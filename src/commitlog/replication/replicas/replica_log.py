@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from commitlog.columns import Buffer
-from commitlog.epochs import EpochHistory
-from commitlog.replica_slice import ReplicaSlice
+from commitlog.batches.columns import Buffer
+from commitlog.partitions.epochs import EpochHistory
+from commitlog.partitions.replica_slice import ReplicaSlice
 
 
 class ReplicaLog(Protocol):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from commitlog.columns import padded
+from commitlog.batches.columns import padded
 from commitlog.errors import FrameTooLargeError, ProtocolError
 from commitlog.replication.cluster import ClusterState, IsrChange, NodeState, PartitionState, TopicState
 from commitlog.replication.controllers.control import (

@@ -1,0 +1,74 @@
+"""Checking the batches of a file that may be torn, from some position to its end."""
+
+from __future__ import annotations
+
+import os
+
+from commitlog.batches.format import SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
+from commitlog.batches.ones import check_ones
+from commitlog.errors import CorruptionError
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+def check_batches(path: str, position: int, size: int, expected: int) -> tuple[int, CorruptionError | None]:
+    """Check the batches of [position, size), the first of which has the offset `expected`.
+
+    Returns where offsets go on after the sound ones, and what is wrong there. Reads rather than maps: a
+    writer may cut the file meanwhile, and a map would then kill the reader.
+    """
+    if position >= size:
+        return expected, None
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        chunk = _Chunk(fd, size)
+        while position < size:
+            chunk.hold(position, SMALLEST_BATCH_BYTES)
+            place, expected = check_ones(
+                chunk.buffer, position - chunk.start, chunk.end - chunk.start, expected
+            )
+            position = chunk.start + place
+            if position < size:
+                header = chunk.checked(position, path)
+                if header.base_offset != expected:
+                    reason = f"offset {header.base_offset} stands where {expected} should"
+                    return expected, CorruptionError(path, position, reason)
+                position, expected = position + header.size, header.next_offset
+    except CorruptionError as damage:
+        return expected, damage
+    finally:
+        os.close(fd)
+    return expected, None
+
+
+class _Chunk:
+    """The bytes [start, end) of a file, a few megabytes at a time."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd = fd
+        self._size = size
+        self.buffer = bytearray(_CHUNK_BYTES)
+        self.start = self.end = 0
+
+    def hold(self, position: int, count: int) -> None:
+        """Hold [position, position + count), or what the file has of it."""
+        count = min(count, self._size - position)
+        if self.start <= position and position + count <= self.end:
+            return
+        if len(self.buffer) < count:
+            self.buffer = bytearray(count)
+        self.start = self.end = position
+        while self.end < position + count:
+            room = memoryview(self.buffer)[self.end - position : self._size - position]
+            read = os.preadv(self._fd, [room], self.end)
+            if read == 0:
+                return
+            self.end += read
+
+    def checked(self, position: int, path: str) -> BatchHeader:
+        """Return the header of the batch at `position`; CorruptionError if it is not whole and sound."""
+        self.hold(position, SMALLEST_BATCH_BYTES)
+        header = header_at(self.buffer, position - self.start)
+        if header is not None:
+            self.hold(position, header.size)
+        return check(self.buffer, position - self.start, self.end - self.start, path, self.start)

@@ -1,0 +1,1 @@
+"""What applications hold: producers, consumers, their quotas; consumer groups are in groups/."""

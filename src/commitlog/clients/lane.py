@@ -1,0 +1,142 @@
+"""Lane: the way of a topic's records from a producer's batches into partitions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from commitlog.batches.encode import EncodedBatch, Rules, encode, totals
+from commitlog.batches.format import NO_PRODUCER
+from commitlog.clients.delivery import Delivery, Share, Table, usual_bytes
+from commitlog.clients.meter import Throttle
+from commitlog.config import MAX_INT32, ProducerConfig, TopicConfig
+from commitlog.errors import BatchTooLargeError, DiskFullError
+from commitlog.partitions.partition import Partition
+from commitlog.partitions.producers import SEQUENCES
+from commitlog.topics.topic import Topic, pick
+
+
+class Written(NamedTuple):
+    """A partition that took records, in the leader epoch that it had."""
+
+    partition: Partition
+    leader_epoch: int
+
+
+class Lane:
+    """Appends the batches of one topic in turn, and tells of each one where it was written."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        config: ProducerConfig,
+        producer_id: int,
+        throttle: Throttle,
+        tell: Callable[[Delivery, list[Written]], None],
+    ) -> None:
+        self.topic = topic
+        self.ready: deque[Delivery] = deque()  # closed, in order; to be appended
+        self.closing = False  # no time for another try
+        self._config = config
+        self._producer_id = producer_id
+        self._throttle = throttle
+        self._tell = tell
+        self._appending = threading.RLock()  # a callback may send, and fill a batch
+        self._sequences: dict[int, int] = {}
+        self._small_bytes: int | None = None  # a size that hardly a record was above
+        self._rules: tuple[TopicConfig, Rules] | None = None  # the second is made of the first
+
+    def open_batch(self, ended: threading.Condition, size: int) -> Delivery:
+        """Begin a batch for a record of `size` bytes, and for those that follow."""
+        config, settings = self._config, self.topic.config
+        small = size if self._small_bytes is None else self._small_bytes
+        batch = Delivery(
+            self.topic.name, ended, acks=config.acks, batch_size=config.batch_size, small_bytes=small
+        )
+        if config.key_serializer is None and config.value_serializer is None:
+            batch.keyed_bytes = min(small, settings.max_message_bytes)
+            batch.unkeyed_bytes = -1 if settings.compacts else batch.keyed_bytes
+        return batch
+
+    def append_ready(self, last: Delivery | None = None) -> None:
+        """Append what is ready, in turn, up to the `last` batch that concerns the caller."""
+        with self._appending:
+            while self.ready and not (last and last.is_appended):
+                batch = self.ready.popleft()
+                if batch.has_records and not batch.is_appended:
+                    self._append(batch)
+
+    def _append(self, batch: Delivery) -> None:
+        """Append a batch, each partition's share of it; whatever fails is told to those it concerns."""
+        topic = self.topic
+        try:
+            table = batch.columns()
+            values, keys, *_ = table
+            self._small_bytes = usual_bytes(values, keys)
+            places = topic.places(keys or [None] * len(values), batch.chosen())
+        except Exception as error:  # a partitioner's, say
+            shares = [Share(-1, None, -1, error)]
+        else:
+            shares = [share for place in places for share in self._append_share(table, *place)]
+        batch.appended(shares)
+        done = [share for share in shares if share.error is None]
+        self._tell(batch, [Written(topic.partition(one.partition), one.leader_epoch) for one in done])
+
+    def _append_share(self, table: Table, number: int, rows: list[int] | None) -> list[Share]:
+        """Append what goes to one partition: one batch, or halves of it where segments are small."""
+        sequence = self._sequences.get(number, 0)
+        producer = (self._producer_id, 0, sequence) if self._config.enable_idempotence else NO_PRODUCER
+        try:
+            target = self.topic.partition(number)
+            epoch = target.leader_epoch  # before the append: another leader may come at any time
+            columns = table if rows is None else _picked(table, rows)
+            batches = encode(*columns, self._current_rules(), time.time_ns() // 1_000_000, producer)
+            first = self._append_and_retry(target, batches)
+            self._throttle.take(totals(batches)[0])  # waited for by who sends, when no lock is held
+        except BatchTooLargeError as error:
+            each = rows or list(range(len(table[0])))
+            if len(each) == 1:
+                return [Share(number, rows, -1, error)]
+            halves = each[: len(each) // 2], each[len(each) // 2 :]
+            return [share for half in halves for share in self._append_share(table, number, half)]
+        except Exception as error:  # told by the future, the callback, flush() and close()
+            return [Share(number, rows, -1, error)]
+        self._sequences[number] = (sequence + batches[0].span) % SEQUENCES
+        return [Share(number, rows, first, None, epoch)]
+
+    def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...]) -> int:
+        """Append; a disk that is full is tried again for delivery_timeout_ms."""
+        deadline = time.monotonic() + self._config.delivery_timeout_ms / 1000
+        while True:
+            try:
+                return target.append_encoded(batches).start
+            except DiskFullError:
+                if time.monotonic() >= deadline or self.closing:
+                    raise
+                time.sleep(self._config.retry_backoff_ms / 1000)
+
+    def _current_rules(self) -> Rules:
+        """Return how to encode; the topic's settings may have been altered since the last batch."""
+        settings, compression = self.topic.config, self._config.compression_type
+        if self._rules is None or self._rules[0] is not settings:
+            codec = settings.compression_type if compression == "topic" else compression
+            # each record was checked when it was sent: what is asked for since must not fail its neighbours
+            unchecked = replace(
+                settings, compression_type=codec, cleanup_policy="delete", max_message_bytes=MAX_INT32
+            )
+            self._rules = settings, Rules(unchecked)
+        return self._rules[1]
+
+
+def _picked(table: Table, rows: list[int]) -> Table:
+    values, keys, headers, times = table
+    return (
+        pick(values, rows),
+        None if keys is None else pick(keys, rows),
+        None if headers is None else pick(headers, rows),
+        times[rows],
+    )

@@ -1,0 +1,333 @@
+"""Producer: records sent one by one, appended in batches. Kafka's names, so that code moves over.
+
+Whoever sends the record that fills a batch appends it, there and then: no other thread has to be waited for,
+and a producer that is too fast is slowed down by its own work. A thread of the producer appends what has
+waited for linger_ms, and syncs what is to be durable.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from time import time as now  # one name to look up in send()
+from typing import Any, NamedTuple, Protocol, Self
+
+from commitlog.background import Task, TaskHealth
+from commitlog.batches.encode import pack_headers
+from commitlog.clients.delivery import Callback, Delivery, RecordFuture
+from commitlog.clients.lane import Lane, Written
+from commitlog.clients.meter import Throttle
+from commitlog.config import ProducerConfig
+from commitlog.errors import (
+    BufferFullError,
+    ClosedError,
+    CommitLogError,
+    InvalidRecordError,
+    RecordTooLargeError,
+)
+from commitlog.record import Headers
+from commitlog.topics.topic import Topic
+
+_IDLE_SECONDS = 60.0
+_logger = logging.getLogger("commitlog")
+
+
+class TopicSource(Protocol):
+    """What a producer asks of the log it belongs to."""
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic."""
+
+
+class _Unsynced(NamedTuple):
+    delivery: Delivery
+    written: list[Written]
+
+
+class Producer:
+    """Sends records to the topics of a log; threads may share it. Use it as a context manager, or close() it.
+
+    acks says when a record counts as delivered: 0 at once, 1 when it is written and readers see it, "all"
+    when it is synced (and replicated, where there are replicas). With enable_idempotence, batches carry the
+    producer's number and theirs, so that one which is appended again after an error is not there twice.
+    """
+
+    def __init__(self, log: TopicSource, config: ProducerConfig, throttle: Throttle) -> None:
+        self.config = config
+        self._throttle = throttle
+        self.producer_id = int.from_bytes(os.urandom(8), "little") >> 1
+        self._log = log
+        self._lock = threading.Lock()
+        self._lanes: dict[str, Lane] = {}
+        self._filling: dict[str, Delivery] = {}  # the open batch of each topic that has one
+        self._unsynced: deque[_Unsynced] = deque()
+        self._unsynced_bytes = 0
+        self._ended = threading.Condition()
+        self._lost: Exception | None = None
+        self._closed = False
+        self._opened = False  # a batch, since the thread looked
+        self._resting = True  # the thread, until it is woken
+        self._task = Task("producer", self._work)
+        self._task.start()
+
+    # --- sending
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: Callback | None = None,
+    ) -> RecordFuture:
+        """Put a record on its way; returns what tells, when asked, where it is.
+
+        Value and key are bytes-like or None, or what the serializers turn into that. A record that cannot be
+        sent is refused here. Whoever fills a batch waits until it is appended.
+        """
+        # Small plain records join the open batch without a lock; Delivery says why none is lost, doubled or
+        # out of order. Measured with all that a record costs until it is written: 1,140 ns with a lock, three
+        # lists and sizes added up, 570 ns so; a lock alone takes 100 to 170.
+        try:
+            batch = self._filling[topic]
+        except KeyError:
+            return self._send(topic, value, key, headers, partition, timestamp, on_delivery)
+        if (
+            type(value) is bytes
+            and (
+                len(value) + len(key) <= batch.keyed_bytes
+                if type(key) is bytes
+                else key is None and len(value) <= batch.unkeyed_bytes
+            )
+            and headers is None
+            and partition is None
+            and on_delivery is None
+            and (timestamp is None or _is_timestamp(timestamp))
+        ):
+            records = batch.records
+            ticket = next(batch.tickets)
+            if timestamp is not None:
+                batch.has_given_times = True
+            records += (value, key, now() if timestamp is None else timestamp, ticket)
+            if ticket < batch.limit or self._settle(batch, ticket):
+                future = RecordFuture()  # measured: 65 ns; with an __init__ 105, as a tuple 125
+                future._delivery = batch
+                future._ticket = ticket
+                return future
+        return self._send(topic, value, key, headers, partition, timestamp, on_delivery)
+
+    def _settle(self, batch: Delivery, ticket: int) -> bool:
+        """Append a batch that is full; say whether the record is in it, or came after it was closed."""
+        lane = self._lanes[batch.topic]
+        with self._lock:
+            if self._filling.get(batch.topic) is batch:
+                self._close_batch(lane)
+        lane.append_ready(batch)
+        self._throttle.wait()
+        return batch.row_of(ticket) is not None
+
+    def _send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: Callback | None,
+    ) -> RecordFuture:
+        """Send any record, with all that may have to be done for it."""
+        lane = self._lanes.get(topic) or self._lane_of(topic)
+        if self.config.key_serializer is not None:
+            key = self.config.key_serializer(key)
+        if self.config.value_serializer is not None:
+            value = self.config.value_serializer(value)
+        value, key, size = _checked(lane.topic, value, key, headers, partition)
+        if timestamp is not None and not _is_timestamp(timestamp):
+            reason = f"timestamp must be milliseconds since the epoch, not {timestamp!r:.80}"
+            raise InvalidRecordError(0, reason)
+        if topic not in self._filling:
+            self._wait_for_room()
+        future = RecordFuture()
+        with self._lock:
+            batch = self._filling.get(topic) or self._open_batch(lane, size)
+            moment = now() if timestamp is None else timestamp
+            ticket = batch.add(value, key, moment, size, headers, partition, on_delivery)
+        if ticket >= batch.limit or self.config.linger_ms == 0:
+            self._settle(batch, ticket)
+        future._delivery, future._ticket = batch, ticket
+        return future
+
+    def _lane_of(self, name: str) -> Lane:
+        topic = self._log.topic(name)
+        lane = Lane(topic, self.config, self.producer_id, self._throttle, self._appended)
+        with self._lock:
+            return self._lanes.setdefault(name, lane)
+
+    def _wait_for_room(self) -> None:
+        """Hold back who sends faster than records become durable."""
+        limit, seconds = self.config.buffer_memory, self.config.max_block_ms / 1000
+        if self._unsynced_bytes > limit:
+            with self._ended:
+                if not self._ended.wait_for(lambda: self._unsynced_bytes <= limit, seconds):
+                    raise BufferFullError(limit, self.config.max_block_ms)
+
+    # --- batches: opened and closed under the lock
+
+    def _open_batch(self, lane: Lane, size: int) -> Delivery:
+        if self._closed:
+            raise ClosedError("the producer")
+        batch = self._filling[lane.topic.name] = lane.open_batch(self._ended, size)
+        self._opened = True
+        if self._resting and self.config.linger_ms:  # or else who opens it appends it
+            self._resting = False
+            self._task.wake()
+        return batch
+
+    def _close_batch(self, lane: Lane) -> None:
+        """Hand the topic's open batch, if there is one, over to be appended."""
+        batch = self._filling.get(lane.topic.name)
+        if batch is not None:
+            batch.close()
+            lane.ready.append(batch)
+            del self._filling[lane.topic.name]
+
+    def _appended(self, delivery: Delivery, written: list[Written]) -> None:
+        if self.config.acks == "all" and written:
+            with self._ended:
+                self._unsynced.append(_Unsynced(delivery, written))
+                self._unsynced_bytes += delivery.size_bytes
+            self._task.wake()
+        else:
+            self._end(delivery)
+
+    def _end(self, delivery: Delivery) -> None:
+        error = delivery.end()
+        if error is not None and not delivery.has_callbacks:
+            _logger.error("records for %s were not delivered: %s", delivery.topic, error)
+            self._lost = self._lost or error
+
+    # --- behind the sender's back
+
+    def _work(self) -> float:
+        """Append what has waited long enough, and sync; returns when to come again.
+
+        What senders fill is theirs to append: measured, a thread that takes it over while they wait for it
+        costs them a third of their time. A throttled producer's batches wait longer, until they are full:
+        then it is the sender who waits.
+        """
+        linger, began = self.config.linger_ms / 1000, time.monotonic()
+        throttled = self._throttle.seconds_left()
+        lanes = list(self._lanes.values())
+        due = []
+        with self._lock:
+            for lane in lanes:
+                batch = self._filling.get(lane.topic.name)
+                if batch is not None and not throttled and batch.created + linger <= began:
+                    self._close_batch(lane)
+                    due.append(lane)
+            waits = [max(batch.created + linger - began, throttled) for batch in self._filling.values()]
+            rest = self._resting = not waits and not self._opened
+            self._opened = False
+        for lane in lanes if rest else due:  # at rest, also what Ctrl-C may have left behind
+            lane.append_ready()
+        self._sync()
+        return _IDLE_SECONDS if rest else min([max(linger, throttled), _IDLE_SECONDS, *waits])
+
+    def _sync(self) -> None:
+        """Wait until what was appended is safe; those who share a partition wait together."""
+        with self._ended:
+            waiting = list(self._unsynced)
+        for place in {place for one in waiting for place in one.written}:
+            try:
+                place.partition.acknowledge(place.leader_epoch)
+            except CommitLogError as error:
+                for one in waiting:
+                    if place in one.written:
+                        one.delivery.fail(error)
+        for one in waiting:
+            self._end(one.delivery)
+            with self._ended:
+                self._unsynced.popleft()
+                self._unsynced_bytes -= one.delivery.size_bytes
+                self._ended.notify_all()
+
+    def health(self) -> tuple[TaskHealth, ...]:
+        """Tell how the producer's thread fares."""
+        return (self._task.health(),)
+
+    # --- the end
+
+    def forked(self) -> None:
+        """In a forked child: what the producer holds is the parent's to deliver."""
+
+    def flush(self) -> None:
+        """Deliver everything that was sent so far; raises what went wrong, if nobody has been told of it."""
+        if self._task.is_current:
+            raise CommitLogError("flush() in a delivery callback would wait for that callback")
+        for lane in list(self._lanes.values()):
+            with self._lock:
+                self._close_batch(lane)
+            lane.append_ready()
+        self._task.wake()
+        with self._ended:
+            self._ended.wait_for(lambda: not self._unsynced)
+        self._throttle.wait()
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            raise lost
+
+    def close(self) -> None:
+        """Deliver what was sent, and stop. Closing twice is fine."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for lane in self._lanes.values():
+                lane.closing = True
+        self._throttle.stop()
+        try:
+            self.flush()
+        finally:
+            self._task.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _checked(
+    topic: Topic, value: Any, key: Any, headers: Headers | None, partition: int | None
+) -> tuple[bytes | None, bytes | None, int]:
+    """Return value and key as bytes that nobody changes, and the record's size; or refuse the record."""
+    value, key = _as_bytes(value, "value"), _as_bytes(key, "key")
+    if partition is not None:
+        topic.partition(partition)
+    if key is None and topic.config.compacts:
+        raise InvalidRecordError(0, "a compacted topic needs a key in every record")
+    size = len(value or b"") + len(key or b"")
+    if headers:
+        packed = pack_headers([headers])
+        size += len(packed.names.blob) + len(packed.values.blob)
+    if size > topic.config.max_message_bytes:
+        raise RecordTooLargeError(0, size, topic.config.max_message_bytes)
+    return value, key, size
+
+
+def _is_timestamp(given: Any) -> bool:
+    return type(given) is int and 0 <= given < 1 << 63
+
+
+def _as_bytes(given: Any, what: str) -> bytes | None:
+    if given is None or type(given) is bytes:
+        return given
+    if isinstance(given, bytearray | memoryview | bytes):
+        return bytes(given)
+    raise InvalidRecordError(0, f"{what} must be bytes-like or None, not {type(given).__name__}")

@@ -1,0 +1,178 @@
+"""CompactingPartition: passes of compaction over an open partition. compaction.py decides what stays."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from commitlog import files
+from commitlog.config import LogConfig, TopicConfig
+from commitlog.errors import ClosedError, ConfigError, CorruptionError, DiskFullError
+from commitlog.lock import ProcessLock
+from commitlog.partitions.active import now_ms
+from commitlog.partitions.adopting import AdoptingPartition
+from commitlog.partitions.recovery import Recovered
+from commitlog.partitions.state import StatePage
+from commitlog.segments.handles import HandleCache
+from commitlog.segments.segment import Segment
+from commitlog.segments.swap import CleanedFile, swap_in
+from commitlog.upkeep.compaction import ChangedError, Cleanable, CompactionReport, Pace, Pass, cleanable
+
+
+class CompactingPartition(AdoptingPartition):
+    """One pass runs at a time, under `_compaction_lock`, which is taken before the others."""
+
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        config: TopicConfig,
+        log_config: LogConfig,
+        cache: HandleCache,
+        page: StatePage,
+        found: Recovered,
+    ) -> None:
+        super().__init__(path, name, config, cache, page, found)
+        self._log_config = log_config
+        self._clean_offset = found.clean_offset
+        self._compaction_lock: threading.Lock | ProcessLock = threading.Lock()
+        self._compaction_cancelled = threading.Event()
+        self._compaction_ended = False
+        self._compaction_error: str | None = None
+        self._is_set_aside = False
+
+    @property
+    def clean_offset(self) -> int:
+        """Below it compaction has left one record of each key."""
+        return self._clean_offset
+
+    @property
+    def compaction_error(self) -> str | None:
+        """Why the last pass failed, None if it did not."""
+        return self._compaction_error
+
+    def cleanable(self, now: int) -> Cleanable:
+        """Tell what a pass could clean at `now`, in milliseconds since the epoch; it syncs it first."""
+        return cleanable(self._segments.segments, self._clean_offset, self.high_watermark, self.config, now)
+
+    def compact(self, now: int | None = None) -> CompactionReport:
+        """Keep only the latest record of each key, below the active segment and as far as the map has room.
+
+        `now`, in milliseconds since the epoch, decides what is too young and which tombstones may go.
+        """
+        if not self.config.compacts:
+            raise ConfigError("cleanup_policy", self.config.cleanup_policy, "must contain compact")
+        with self._compaction_lock:
+            self._compaction_cancelled.clear()
+            self._check_open()
+            if self._compaction_ended:
+                raise ClosedError(self.name)
+            self.sync()  # a pass puts durable files in place, so what they are made of must be durable
+            try:
+                report = self._compact(now_ms() if now is None else now)
+            except BaseException as error:
+                full = isinstance(error, OSError) and files.is_full(error)
+                self.set_aside(error, until_there_is_room=full)
+                if isinstance(error, OSError) and full:
+                    raise DiskFullError(self.path, error.strerror) from error
+                raise
+            self._compaction_error = None
+            return report
+
+    def _compact(self, now: int) -> CompactionReport:
+        try:
+            return self._run_pass(now)
+        except FileNotFoundError as problem:
+            self._check_not_lost(problem.filename)
+        return CompactionReport(self.name, self._clean_offset, self._clean_offset, stopped_by="changed")
+
+    def _run_pass(self, now: int) -> CompactionReport:
+        began = time.perf_counter()
+        with self._sync_lock:  # not in the middle of a truncation
+            truncations, limit = self._page.truncations, min(self.high_watermark, self._durable_offset)
+            work = cleanable(self._segments.segments, self._clean_offset, limit, self.config, now)
+        if not work.segments:
+            stopped = "nothing to clean"
+            return CompactionReport(self.name, self._clean_offset, self._clean_offset, stopped_by=stopped)
+        settings = self._log_config
+        pace = Pace(settings.cleaner_io_max_bytes_per_second, self._compaction_cancelled)
+        swap, buffer_bytes = partial(self._swap, truncations), settings.cleaner_dedupe_buffer_bytes
+        run = Pass(work, self._start_offset, self.config, buffer_bytes, now, pace, swap)
+        stopped_by = run.run()
+        with self._sync_lock:
+            if self._page.truncations != truncations:
+                stopped_by = "changed"
+            elif run.end > self._clean_offset and self._refusal is None:
+                self._clean_offset = run.end
+                self._page.publish_clean(run.end)
+                self._page.keep()
+        return CompactionReport(
+            self.name,
+            work.first_dirty,
+            self._clean_offset,
+            segments_before=len(work.segments),
+            segments_after=run.segments_after,
+            records_before=run.records_before,
+            records_after=run.records_after,
+            bytes_before=run.bytes_before,
+            bytes_after=run.bytes_after,
+            tombstones_removed=run.tombstones_removed,
+            keys=run.keys,
+            map_use=run.map_use,
+            seconds=time.perf_counter() - began,
+            stopped_by=stopped_by,
+        )
+
+    def _check_not_lost(self, path: str) -> None:
+        with self._sync_lock:
+            if path in [one.path for one in self._segments.segments] and not os.path.exists(path):
+                raise CorruptionError(path, 0, "the file is missing") from None
+
+    def _swap(self, truncations: int, cleaned: CleanedFile, group: Sequence[Segment]) -> None:
+        """Put a cleaned file in the place of the segments it was made of, if they are all still there.
+
+        Nor may later records, for which some were left out, have been truncated since. Trims, truncations and
+        syncs wait; appends go on, and a roll leaves the generation odd.
+        """
+        with self._sync_lock:
+            self._check_writable()
+            if self._page.truncations != truncations or not self._are_all_there(group):
+                raise ChangedError
+            try:
+                with self._changing():
+                    segment = swap_in(cleaned, group, self._retire)
+                    with self._lock:
+                        segments = self._segments.segments
+                        first = self._segments.find(segment.base_offset)
+                        self._publish_layout((*segments[:first], segment, *segments[first + len(group) :]))
+            except BaseException as error:
+                self._fail(str(error) or type(error).__name__)
+                with self._lock:
+                    self._look_again()
+                raise
+
+    def _are_all_there(self, group: Sequence[Segment]) -> bool:
+        there = {(one.base_offset, one.inode) for one in self._segments.segments}
+        return all((one.base_offset, one.inode) in there for one in group)
+
+    def cancel_compaction(self) -> None:
+        """End a pass that is under way, as soon as it comes by; what it has put in place stays."""
+        self._compaction_cancelled.set()
+
+    def end_compaction(self) -> None:
+        """Cancel a pass that is under way, and let no other begin: the log is closing."""
+        self._compaction_ended = True
+        self.cancel_compaction()
+
+    def set_aside(self, error: BaseException, *, until_there_is_room: bool = False) -> None:
+        """Remember why this partition cannot be compacted; the cleaner then leaves it alone."""
+        self._compaction_error = f"{type(error).__name__}: {error}"
+        self._is_set_aside = not until_there_is_room
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether the cleaner leaves it alone: the last pass failed, and not for want of room."""
+        return self._compaction_error is not None and self._is_set_aside

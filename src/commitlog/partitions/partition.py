@@ -1,0 +1,144 @@
+"""Partition: its opening, its housekeeping and its end. The rest stands in the classes that it is made of:
+active.py, writer.py, compacting.py, shortening.py and replicated.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Self
+
+from commitlog import files
+from commitlog.config import MAX_INT64, LogConfig, TopicConfig
+from commitlog.errors import ClosedError, ForkedError
+from commitlog.partitions.recovery import Recovery
+from commitlog.partitions.replicated import ReplicatedPartition
+from commitlog.partitions.state import StatePage
+from commitlog.segments.handles import HandleCache
+from commitlog.upkeep import retention
+from commitlog.upkeep.repair import RepairReport
+from commitlog.upkeep.rewrite import repaired
+
+
+class Partition(ReplicatedPartition):
+    """A partition opened for writing: append, read, trim, truncate, compact, repair; and, with replicas, lead
+    and follow. Threads may share it.
+    """
+
+    _inherited = False  # whether this is a forked child's copy
+    _alone = True  # whether no other process writes the partition
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        name: str,
+        config: TopicConfig,
+        log_config: LogConfig,
+        cache: HandleCache,
+        *,
+        clean: bool,
+    ) -> Self:
+        """Open for writing, after recovery; the directory must be there."""
+        old = StatePage.open(path)
+        known = old.checkpoint if old else None
+        found = Recovery(path, name, known, config, cache).run(clean=clean, mode=log_config.recovery_mode)
+        page = StatePage.create(path)
+        partition = cls(path, name, config, log_config, cache, page, found)
+        partition._open_replica(old.kept_high_watermark if old else None)
+        partition._publish_layout(found.segments)
+        page.publish_start(found.start_offset)
+        page.publish_clean(found.clean_offset)
+        page.publish_durable(found.durable_offset)
+        if found.report.salvaged:
+            partition.sync()  # a gap above durable_offset would look like a lost tail
+        if known is None or found.report.salvaged:
+            # a page lost in a power cut would leave recovery without its recovery point
+            page.sync()
+            files.sync_directory(path)
+        return partition
+
+    # --- housekeeping
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Remove the segments that retention no longer keeps; returns how many."""
+        with self._lock:
+            self._check_writable()
+            segments = self._segments.segments
+            count = retention.expired(segments, self._writer.max_timestamp, self.config, now_ms)
+            # what a follower's active segment no longer keeps, its leader's start_offset tells
+            ends = [*self._segments.bases, self._next_offset if self._rolls_by_itself else MAX_INT64]
+            while ends[count] > self.high_watermark:
+                count -= 1
+            end = ends[count]
+        if count:
+            self.trim_before(end)
+        return count
+
+    def empty_trash(self, now: float) -> None:
+        """Unlink the removed files whose file_delete_delay_ms is over; `now` is time.monotonic()."""
+        self._trash.empty(now)
+
+    def repair(self) -> RepairReport:
+        """Keep what is sound of damaged segments, rebuild false indexes; the old files stay as `.damaged`."""
+        self.roll()
+        with self._stopped():
+            if self._writer.segment.size_bytes:
+                self._roll_locked()  # every segment with records is sealed now, and offsets go on
+            self._page.begin_change()
+            segments, report = repaired(self._segments.segments[:-1], self._next_offset, self.config)
+            self._publish_layout((*segments, self._writer.segment))
+            self._sync_locked()  # a gap above durable_offset would look like a lost tail
+            self._sync_page()
+            return report
+
+    # --- the end
+
+    def forked(self) -> None:
+        """In a forked child: refuse everything; what is known here is what the parent knew at the fork."""
+        self._make_locks()
+        self._compaction_lock = threading.Lock()
+        self._refusal = lambda: ForkedError(self.name)
+        self._inherited = True
+
+    def _check_open(self) -> None:
+        if self._inherited:
+            raise ForkedError(self.name)
+        super()._check_open()
+
+    def abandon(self) -> None:
+        """Let go of everything without syncing: for a log that could not be opened, or closed."""
+        with self._lock:
+            self._refusal = self._refusal or (lambda: ClosedError(self.name))
+            self._writer.close()
+
+    def close(self) -> None:
+        """Sync and let everything go; what a failed disk kept from syncing is left to recovery."""
+        if self._closed:
+            return
+        self._closed = True
+        self.end_compaction()
+        with self._compaction_lock:
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            with self._sync_lock, self._lock:
+                if self._refusal is None:
+                    if self._alone:
+                        self._writer.give_back()
+                    self._sync_locked()  # names too, which no record may be waiting for
+                    self._save_producers()
+                    # what another thread appended from here on, the next open would not look for
+                    self._refusal = lambda: ClosedError(self.name)
+                    if self._alone:
+                        self._writer.seal_indexes(self._next_offset)
+                    self._page.sync()
+        finally:
+            with self._lock:
+                self._refusal = lambda: ClosedError(self.name)
+                self._writer.close()
+            for segment in self._segments.segments:
+                self._cache.forget(segment)
+            self._notify()
+            with self._sync_lock:
+                self._page.close()

@@ -1,0 +1,335 @@
+"""What happens to a partition's files between two runs of its writer.
+
+After a clean shutdown nothing is read. After anything else, everything from the recovery point (the
+durable_offset) on is checked: what an unfinished append or a power cut left there is cut, what a crash
+cannot explain is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+
+from commitlog import files
+from commitlog.batches.checking import check_batches
+from commitlog.batches.reserved import only_zeros
+from commitlog.config import RecoveryMode, TopicConfig
+from commitlog.errors import CorruptionError, TornTailError
+from commitlog.partitions.state import Checkpoint
+from commitlog.segments.handles import HandleCache
+from commitlog.segments.index import OffsetIndex, TimeIndex, sealed_end
+from commitlog.segments.segment import (
+    ADOPTED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    TEMPORARY_SUFFIX,
+    Segment,
+    companions,
+    segment_path,
+)
+from commitlog.segments.segment_writer import open_builder
+from commitlog.segments.swap import CLEANED_SUFFIX, finish_swaps, list_segments
+from commitlog.upkeep.repair import Salvage, fill_hole, salvage_segment
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening a partition found and did."""
+
+    partition: str
+    clean: bool
+    segments_checked: int = 0
+    bytes_checked: int = 0
+    bytes_cut: int = 0
+    segments_dropped: int = 0
+    indexes_rebuilt: int = 0
+    salvaged: tuple[Salvage, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A partition's segments as recovery left them; the last one is the active one."""
+
+    segments: list[Segment]
+    start_offset: int
+    next_offset: int
+    durable_offset: int
+    clean_offset: int
+    has_producers: bool
+    indexes_trusted: bool
+    report: RecoveryReport
+
+
+class Recovery:
+    """One partition's way from its files to a state that can be written to."""
+
+    def __init__(
+        self,
+        directory: str,
+        name: str,
+        known: Checkpoint | None,
+        config: TopicConfig,
+        cache: HandleCache | None,
+    ) -> None:
+        self._directory = directory
+        self._name = name
+        self._known = known
+        self._config = config
+        self._cache = cache
+        self._began = time.perf_counter()
+        self._checked = self._checked_bytes = self._cut_bytes = self._dropped = self._rebuilt = 0
+        self._salvaged: list[Salvage] = []
+
+    def run(self, *, clean: bool, mode: RecoveryMode, read_only: bool = False) -> Recovered:
+        """Bring the files into order (in memory only, if `read_only`) and say what is there."""
+        if not read_only:
+            finish_swaps(self._directory)
+            self._clear_leftovers()
+        known = self._known
+        segments = list_segments(self._directory, self._cache)
+        if known is not None:
+            segments = self._from_the_start(segments, known, mode, read_only)
+        segments = segments or [self._empty(0)]
+        last = segments[-1]
+        trusted = (
+            clean and mode != "salvage" and known is not None and known.base_offset == last.base_offset
+            and known.end_position <= last.size_bytes
+        )  # fmt: skip
+        if trusted and known is not None:
+            last.size_bytes = known.end_position
+            next_offset, durable = known.next_offset, known.durable_offset
+            segments = self._without_holes(segments, mode, read_only)
+        else:
+            durable = known.durable_offset if known else last.base_offset
+            segments, next_offset = self._check_from(segments, durable, mode, read_only)
+            durable = min(durable, next_offset)
+        if not read_only:
+            self._complete_indexes(segments, durable, trusted)
+        start = max(known.start_offset if known else 0, segments[0].base_offset)
+        start = min(start, next_offset)
+        segments[-1].active = True
+        return Recovered(
+            segments, start, next_offset,
+            durable_offset=max(durable, start),
+            clean_offset=min(known.clean_offset if known else 0, next_offset),
+            has_producers=bool(known is None or known.has_producers),
+            indexes_trusted=trusted,
+            report=self._report(trusted),
+        )  # fmt: skip
+
+    def _empty(self, base_offset: int) -> Segment:
+        return Segment(segment_path(self._directory, base_offset), base_offset, 0, self._cache)
+
+    def _clear_leftovers(self) -> None:
+        """Remove what an interrupted change of files left, and indexes without a segment."""
+        names = set(os.listdir(self._directory))
+        for name in names:
+            stem, suffix = os.path.splitext(name)
+            orphan = suffix in (OffsetIndex.suffix, TimeIndex.suffix) and stem + LOG_SUFFIX not in names
+            if orphan or suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX, ADOPTED_SUFFIX):
+                files.remove(os.path.join(self._directory, name))
+
+    def _from_the_start(
+        self, segments: list[Segment], known: Checkpoint, mode: RecoveryMode, read_only: bool
+    ) -> list[Segment]:
+        """Return the segments from start_offset on; what lies below it, a trim was about to remove."""
+        start = known.start_offset
+        while len(segments) > 1 and segments[1].base_offset <= start:
+            if not read_only:
+                for path in (segments[0].path, *companions(segments[0].path)):
+                    files.remove(path)
+            segments = segments[1:]
+        if not segments and known.durable_offset <= start:
+            return [self._empty(known.next_offset)]
+        if segments and segments[0].base_offset <= start:
+            return segments
+        if known.durable_offset <= start and mode != "salvage":
+            # crash: the first segment was never synced and is lost -> what follows it goes too
+            return [*self._drop(segments, 0, mode, read_only), self._empty(start)]
+        end = segments[0].base_offset if segments else known.durable_offset
+        if mode != "salvage":
+            reason = f"offsets [{start}, {end}) are missing, and some of them were synced"
+            raise CorruptionError(self._directory, 0, reason)
+        self._salvaged.append(Salvage(self._directory, "", 0, ((start, end),), end))
+        return segments or [self._empty(end)]
+
+    def _without_holes(self, segments: list[Segment], mode: RecoveryMode, read_only: bool) -> list[Segment]:
+        """Check, by what their indexes say, that sealed segments follow one another without a hole."""
+        whole = segments[:1]
+        for segment, after in pairwise(segments):
+            try:
+                end = segment.next_offset
+                if end != after.base_offset:  # a seal may be old, or have rotted: the batches decide
+                    end = segment.find_next_offset()
+            except CorruptionError:
+                if mode != "salvage" or read_only:
+                    raise
+                end = self._salvage(segment, after.base_offset)
+            self._join(whole, after, end, mode, read_only)
+        return whole
+
+    def _join(
+        self, before: list[Segment], segment: Segment, expected: int, mode: RecoveryMode, read_only: bool
+    ) -> None:
+        """Put a segment behind those that end at `expected`; a hole is damage, or filled in mode salvage."""
+        end = segment.base_offset
+        if expected > end:
+            raise CorruptionError(segment.path, 0, f"offset {end} follows offset {expected - 1}")
+        if expected < end:
+            if mode != "salvage" or read_only:
+                raise CorruptionError(segment.path, 0, f"offsets [{expected}, {end}) are missing before it")
+            if before and before[-1].size_bytes == 0:
+                del before[-1]  # what fills the hole takes its name
+            self._salvaged.append(fill_hole(self._directory, expected, end, self._config))
+            before.append(Segment.open(self._salvaged[-1].path, self._cache))
+        before.append(segment)
+
+    def _salvage(self, segment: Segment, end_offset: int) -> int:
+        self._salvaged.append(salvage_segment(segment, end_offset, self._config))
+        return self._salvaged[-1].next_offset
+
+    # --- checking what may be torn
+
+    def _check_from(
+        self, segments: list[Segment], durable: int, mode: RecoveryMode, read_only: bool
+    ) -> tuple[list[Segment], int]:
+        """Check every batch from `durable` on; returns the segments that stay and the next_offset."""
+        first = max((number for number, one in enumerate(segments) if one.base_offset < durable), default=0)
+        if self._known is None:  # what was synced is not known: nothing but the last segment may be torn
+            first, durable = 0, segments[-1].base_offset
+        kept = self._without_holes(segments[: first + 1], mode, read_only)[:-1]
+        expected = segments[first].base_offset
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            if segment.base_offset != expected and expected >= durable and mode != "salvage":
+                # crash: the end of an unsynced segment was lost, its successor was not
+                self._drop(segments, number, mode, read_only)
+                return kept, expected
+            self._join(kept, segment, expected, mode, read_only)
+            expected, damage = self._check_segment(segment, durable, read_only)
+            if damage is None:
+                continue
+            if mode == "salvage" and not read_only:
+                after = segments[number + 1].base_offset if number + 1 < len(segments) else durable
+                expected = self._salvage(segment, after)
+            elif expected < durable:
+                raise damage
+            else:
+                self._cut(segment, damage.position, mode)
+                self._drop(segments, number + 1, mode, read_only)
+                return kept, expected
+        return self._reach_durable(kept, expected, durable, mode), max(expected, durable)
+
+    def _check_segment(
+        self, segment: Segment, durable: int, read_only: bool
+    ) -> tuple[int, CorruptionError | None]:
+        """Check a segment's batches at or above `durable`; returns where offsets go on, and the damage."""
+        self._checked += 1
+        expected = segment.base_offset
+        try:
+            position, expected = _recovery_point(segment, durable if self._known else 0)
+        except CorruptionError as problem:
+            damage: CorruptionError | None = problem
+        else:
+            self._checked_bytes += segment.size_bytes - position
+            expected, damage = check_batches(segment.path, position, segment.size_bytes, expected)
+        if damage is None:
+            return expected, None
+        synced = self._known is not None and expected < durable
+        if synced or not only_zeros(segment.path, damage.position, segment.size_bytes):
+            return expected, damage
+        segment.size_bytes = damage.position  # blocks reserved ahead, never written
+        if not read_only:
+            _cut_file(segment)
+        return expected, None
+
+    def _cut(self, segment: Segment, position: int, mode: RecoveryMode) -> None:
+        torn_bytes = segment.size_bytes - position
+        if mode == "absolute":
+            raise TornTailError(segment.path, position, torn_bytes)
+        self._cut_bytes += torn_bytes
+        segment.size_bytes = position
+
+    def _reach_durable(
+        self, segments: list[Segment], expected: int, durable: int, mode: RecoveryMode
+    ) -> list[Segment]:
+        """Never give an offset out twice: what was synced and is gone is damage, or a gap if salvaged."""
+        if expected >= durable:
+            return segments
+        if mode != "salvage":
+            last = segments[-1]
+            reason = f"the log ends at offset {expected}, but everything below {durable} was synced"
+            raise CorruptionError(last.path, last.size_bytes, reason)
+        self._join(segments, self._empty(durable), expected, mode, False)
+        return segments
+
+    def _drop(
+        self, segments: list[Segment], number: int, mode: RecoveryMode, read_only: bool
+    ) -> list[Segment]:
+        """Drop the unsynced segments that follow a tear: their offsets would leave a gap."""
+        dropped = segments[number:]
+        if dropped and mode == "absolute":
+            raise TornTailError(dropped[0].path, 0, sum(segment.size_bytes for segment in dropped))
+        self._dropped += len(dropped)
+        self._cut_bytes += sum(segment.size_bytes for segment in dropped)
+        if dropped and not read_only:
+            for segment in reversed(dropped):
+                for path in (segment.path, *companions(segment.path)):
+                    files.remove(path)
+            # a segment that came back after a power cut could be taken for later appends
+            files.sync_directory(self._directory)
+        return segments[:number]
+
+    # --- indexes
+
+    def _complete_indexes(self, segments: list[Segment], durable: int, trusted: bool) -> None:
+        """Give sealed segments the indexes they lack; those that may not be synced are checked too."""
+        names = set(os.listdir(self._directory))
+        for segment, after in pairwise(segments):
+            paths, size = companions(segment.path), segment.size_bytes
+            missing = [path for path in paths if os.path.basename(path) not in names]
+            torn = not trusted and any(sealed_end(path, size) is None for path in paths)
+            if missing or torn or not (trusted or after.base_offset < durable):
+                builder = open_builder(segment, self._config, trust_indexes=False)
+                builder.finish(segment.size_bytes, after.base_offset)
+                self._rebuilt += len(missing)
+
+    def _report(self, clean: bool) -> RecoveryReport:
+        return RecoveryReport(
+            partition=self._name,
+            clean=clean,
+            segments_checked=self._checked,
+            bytes_checked=self._checked_bytes,
+            bytes_cut=self._cut_bytes,
+            segments_dropped=self._dropped,
+            indexes_rebuilt=self._rebuilt,
+            salvaged=tuple(self._salvaged),
+            seconds=time.perf_counter() - self._began,
+        )
+
+
+def _recovery_point(segment: Segment, durable: int) -> tuple[int, int]:
+    """Return the position from which batches may be torn, and the offset there, not looking behind it."""
+    position, expected = 0, segment.base_offset
+    if durable <= expected:
+        return position, expected
+    for position, header in segment.headers(segment.start_for(durable)):
+        if header.next_offset > durable:
+            return position, header.base_offset
+        expected = header.next_offset
+        if expected == durable:
+            return position + header.size, expected
+    return segment.size_bytes, expected
+
+
+def _cut_file(segment: Segment) -> None:
+    """Give a file its true size: a sealed segment's is what the next open believes."""
+    fd = os.open(segment.path, os.O_RDWR)
+    try:
+        files.cut(fd, segment.size_bytes)
+        files.sync_data(fd)
+    finally:
+        os.close(fd)

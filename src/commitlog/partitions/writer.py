@@ -1,0 +1,198 @@
+"""PartitionWriter: a partition as it grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NoReturn
+
+from crc32c import crc32c
+
+from commitlog import files
+from commitlog.batches.columns import Buffer
+from commitlog.batches.encode import EncodedBatch, encode, totals
+from commitlog.batches.format import NO_PRODUCER, STAMP, fold
+from commitlog.batches.ones import encode_one
+from commitlog.errors import BatchTooLargeError, DiskFullError
+from commitlog.partitions.active import ActivePartition, now_ms
+from commitlog.partitions.state import StatePage
+from commitlog.record import Headers
+from commitlog.segments.segment_writer import SegmentWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_END_POSITION, _NEXT = StatePage.END_POSITION, StatePage.NEXT
+_pack_stamp = STAMP.pack
+
+
+class PartitionWriter(ActivePartition):
+    """Appends to a partition. Disk first, then memory: what was not written was never there."""
+
+    def append(  # noqa: PLR0912 - flat, for speed: in small functions it took 0.6 us more
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        sync: bool = False,
+    ) -> int:
+        """Append a record and return its offset once readers see it, or with `sync` once it is durable."""
+        rules = self._rules
+        shapes = rules.shapes
+        if timestamp is None or rules.log_append_time:
+            timestamp = time.time_ns() // 1_000_000
+        elif type(timestamp) is not int or not 0 <= timestamp < 1 << 63:
+            shapes = None
+        key_size = len(key) if type(key) is bytes else None
+        value_size = len(value) if type(value) is bytes else None
+        other = (key_size is None and (key is not None or rules.keyed)) or (
+            value_size is None and value is not None
+        )
+        if other or headers or shapes is None:
+            batch = self.encode([value], [key], [headers], [timestamp])
+            return self.append_encoded(batch, sync=sync)[0]
+        shape = shapes[key_size, value_size]
+        if shape is not None:
+            pack, front, back, size = shape
+            body = pack(front, timestamp, timestamp, back, key or b"", value or b"")
+            crc = crc32c(body)
+        else:
+            crc, body, size = encode_one(value, key, timestamp, rules.flags, rules.max_message_bytes)  # type: ignore[arg-type]
+        with self._lock:
+            writer, offset = self._writer, self._next_offset
+            position = writer.segment.size_bytes
+            end, next_offset = position + size, offset + 1
+            if end <= writer.lean_end and timestamp <= writer.roll_after and self._append_refusal is None:
+                due = position > writer.quiet_position
+                try:
+                    if due:
+                        writer.make_room()
+                    epoch = self._leader_epoch
+                    # what fold() makes of a small offset
+                    folded = offset ^ epoch if offset <= 0xFFFF_FFFF else fold(offset, epoch)
+                    data = _pack_stamp(offset, epoch, crc ^ folded) + body
+                    if end <= writer.tail_end:
+                        start = writer.tail_start
+                        writer.tail[position - start : end - start] = data  # type: ignore[index]
+                    else:
+                        writer.write_single(data, size, position)
+                    writer.segment.size_bytes = end
+                    if due or timestamp > writer.max_timestamp:
+                        writer.note(offset, position, timestamp)
+                    self._next_offset = next_offset
+                    words = self._words  # what publish_append() does
+                    words[_END_POSITION], words[_NEXT] = end, next_offset
+                except BaseException as error:
+                    self._undo(writer, offset, position, error)
+            else:
+                self._append_locked((EncodedBatch(crc, (body,), size, 1, timestamp),))
+        if self._counts_records or self._waiters or sync:
+            self._after_append(next_offset, sync)
+        return offset
+
+    def _after_append(self, end: int, sync: bool) -> None:
+        if self._counts_records and end - self._durable_offset >= self.config.flush_messages:
+            self._wake_flusher()
+        if self._waiters:
+            self._notify()
+        if sync:
+            self._sync_to(end)
+
+    def append_many(
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+        producer: tuple[int, int, int] = NO_PRODUCER,
+        sync: bool = False,
+    ) -> range:
+        """Append records as one batch, all or nothing, and return their offsets.
+
+        `producer` is (producer_id, producer_epoch, sequence of the first record). A batch that its producer
+        appends again is not appended again, but answered with the offsets it has.
+        """
+        return self.append_encoded(self.encode(values, keys, headers, timestamps, producer), sync=sync)
+
+    def append_arrow(self, data: pa.RecordBatch | pa.Table, *, sync: bool = False) -> range:
+        """Append the columns value, key, timestamp and headers of Arrow data (all but value optional).
+
+        All or nothing for readers; a crash may keep a prefix of a table's chunks, each one whole.
+        """
+        from commitlog.batches import arrow
+
+        return self.append_encoded(tuple(arrow.to_batches(data, self._rules, now_ms())), sync=sync)
+
+    def encode(
+        self,
+        values: Iterable[Buffer | None],
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+        producer: tuple[int, int, int] = NO_PRODUCER,
+    ) -> tuple[EncodedBatch, ...]:
+        """Check records and encode them as one batch (none, if there are none): what needs no lock."""
+        batches = encode(values, keys, headers, timestamps, self._rules, now_ms(), producer)
+        self._check_fits(sum(batch.size for batch in batches))
+        return batches
+
+    def _check_fits(self, size: int) -> None:
+        if size > self.config.segment_bytes:
+            raise BatchTooLargeError(size, self.config.segment_bytes)
+
+    def append_encoded(self, batches: tuple[EncodedBatch, ...], *, sync: bool = False) -> range:
+        """Append encoded batches, all or nothing, and return their offsets.
+
+        A batch of a producer comes alone.
+        """
+        numbered = bool(batches) and batches[0].producer != NO_PRODUCER
+        if numbered and not self._tells_of_producers:
+            self._tell_of_producers()
+        with self._lock:
+            first = self._append_numbered(batches[0]) if numbered else self._append_locked(batches)
+            end = first + batches[0].span if numbered else self._next_offset
+        self._after_append(end, sync)
+        return range(first, end)
+
+    def _append_numbered(self, batch: EncodedBatch) -> int:
+        """Append a batch of a producer, unless it is here already."""
+        self._check_appendable()
+        found = self._producers.find(batch.producer, batch.span, self.name)
+        if found is not None:
+            return found
+        offset = self._append_locked((batch,))
+        self._producers.note(batch.producer, batch.span, offset, now_ms())
+        return offset
+
+    def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
+        """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""
+        self._check_appendable()
+        offset, writer = self._next_offset, self._writer
+        if not batches:
+            return offset
+        size, span, latest = totals(batches)
+        if not writer.has_room(size, offset, latest):
+            self._check_fits(size)
+            writer = self._roll_locked()
+        position = writer.segment.size_bytes
+        try:
+            writer.append(batches, size, offset, self._leader_epoch)
+            self._next_offset = offset + span
+            self._page.publish_append(offset + span, writer.segment.size_bytes)
+        except BaseException as error:
+            self._undo(writer, offset, position, error)
+        return offset
+
+    def _undo(self, writer: SegmentWriter, offset: int, position: int, error: BaseException) -> NoReturn:
+        """Undo an append that failed, or that Ctrl-C interrupted, unless readers were told of it."""
+        if self._next_offset == offset and self._refusal is None:
+            try:
+                writer.roll_back(position)
+            except OSError as second:
+                self._fail(f"{error}; and the partial append could not be cut off: {second}")
+        if isinstance(error, OSError) and files.is_full(error) and not isinstance(error, DiskFullError):
+            raise DiskFullError(writer.segment.path, error.strerror) from error
+        raise error

@@ -1,0 +1,152 @@
+"""Segments replaced by the cleaned copy of their records, so that a crash leaves the old ones or the new one.
+
+.cleaned    being written, worth nothing
+.swap       complete and durable: it takes the place of every segment in its range of offsets
+.deleted    what it replaces
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from commitlog import files
+from commitlog.batches.columns import Buffer
+from commitlog.config import TopicConfig
+from commitlog.errors import CorruptionError
+from commitlog.segments.handles import HandleCache
+from commitlog.segments.index import OffsetIndex, TimeIndex, base_offset_of
+from commitlog.segments.index_builder import IndexBuilder
+from commitlog.segments.segment import Segment, companions
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+_SEGMENT_NAME = re.compile(r"\d{20}\.log(\.swap)?")
+
+
+class CleanedFile:
+    """A segment being written beside the ones it is to replace, with its indexes."""
+
+    def __init__(self, path: str, fd: int, builder: IndexBuilder) -> None:
+        self.path = path
+        self._fd = fd
+        self._builder = builder
+        self.size_bytes = 0
+
+    @classmethod
+    def create(cls, path: str, config: TopicConfig) -> Self:
+        """Start the copy that will be the segment at `path`."""
+        paths = [name + CLEANED_SUFFIX for name in (path, *companions(path))]
+        for leftover in paths:
+            files.remove(leftover)
+        limit = config.segment_index_bytes
+        fd = os.open(paths[0], os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            builder = IndexBuilder(
+                OffsetIndex.open_writable(paths[1], limit),
+                TimeIndex.open_writable(paths[2], limit),
+                config.index_interval_bytes,
+            )
+        except BaseException:
+            os.close(fd)
+            for unfinished in paths:
+                files.remove(unfinished)
+            raise
+        return cls(path, fd, builder)
+
+    def write(self, pieces: Sequence[Buffer], size: int, base_offset: int, max_timestamp: int) -> None:
+        """Add a batch."""
+        files.write_at(self._fd, pieces, size, self.size_bytes)
+        self._builder.add(base_offset, self.size_bytes, max_timestamp)
+        self.size_bytes += size
+
+    def finish(self, next_offset: int) -> None:
+        """Make it complete and durable, still out of sight."""
+        self._builder.finish(self.size_bytes, next_offset)
+        self._builder.sync()
+        files.sync_data(self._fd)
+        self.close()
+
+    def discard(self) -> None:
+        """Let go of it as if it had never been."""
+        self.close()
+        for name in (self.path, *companions(self.path)):
+            files.remove(name + CLEANED_SUFFIX)
+
+    def close(self) -> None:
+        """Let the files go; closing twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            os.close(fd)
+            self._builder.close()
+
+
+def swap_in(cleaned: CleanedFile, old: Sequence[Segment], retire: Callable[[Segment], None]) -> Segment:
+    """Put a cleaned file in the place of the segments it was made of; `retire` takes each of them away."""
+    path, directory = cleaned.path, os.path.dirname(cleaned.path)
+    # crash: the copy is still .cleaned -> open() removes it, the old segments are whole
+    files.replace(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+    files.sync_directory(directory)
+    # crash: .swap beside the old segments -> open() finishes the swap
+    for segment in old:
+        retire(segment)
+        # crash: some of the old segments are gone -> open() finishes the swap
+    files.sync_directory(directory)
+    # crash: .swap alone -> open() finishes the swap
+    for index in companions(path):
+        files.replace(index + CLEANED_SUFFIX, index)
+    # crash: .swap beside its own indexes -> open() finishes the swap
+    files.replace(path + SWAP_SUFFIX, path)
+    files.sync_directory(directory)
+    return Segment.open(path, old[0].cache)
+
+
+def list_segments(directory: str, cache: HandleCache | None) -> list[Segment]:
+    """Return the segments of a directory in order; a .swap file stands for those it replaces."""
+    logs, swaps = _found(directory, cache)
+    for swap in swaps:
+        end = _checked_end(swap)
+        logs = [one for one in logs if not swap.base_offset <= one.base_offset < end]
+    return sorted([*logs, *swaps], key=lambda segment: segment.base_offset)
+
+
+def finish_swaps(directory: str) -> None:
+    """Finish the swaps that a crash interrupted."""
+    logs, swaps = _found(directory, None)
+    for swap in swaps:
+        final, end = swap.path.removesuffix(SWAP_SUFFIX), _checked_end(swap)
+        replaced = {one.path for one in logs if swap.base_offset <= one.base_offset < end}
+        for path in sorted({*replaced, final}):
+            for old in (path, *companions(path)):
+                files.remove(old)
+        files.sync_directory(directory)
+        # crash: .swap alone, once more -> the next open() finishes it
+        files.replace(swap.path, final)
+        files.sync_directory(directory)
+
+
+def _found(directory: str, cache: HandleCache | None) -> tuple[list[Segment], list[Segment]]:
+    """Return the .log files and the .swap files of a directory, with their sizes."""
+    logs: list[Segment] = []
+    swaps: list[Segment] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            name = _SEGMENT_NAME.fullmatch(entry.name)
+            if name:
+                about = entry.stat()
+                segment = Segment(entry.path, base_offset_of(entry.path), about.st_size, cache)
+                segment.inode = about.st_ino
+                (swaps if name[1] else logs).append(segment)
+    return logs, swaps
+
+
+def _checked_end(swap: Segment) -> int:
+    """Return where a .swap file's offsets end: on its word files are deleted, so all of it is checked."""
+    end = swap.base_offset
+    for batch in swap.batches():
+        if batch.base_offset != end:
+            raise CorruptionError(swap.path, batch.position, f"offset {end} is missing before it")
+        end = batch.next_offset
+    return end

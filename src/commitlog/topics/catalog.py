@@ -1,0 +1,245 @@
+"""The catalog: which topics a directory holds, in small files that are replaced whole.
+
+commitlog.json        says that the directory is ours, and in which format
+topics/orders.json    partitions and settings of a topic; removing it deletes the topic
+orders-0/             a partition
+clean-shutdown        there only while nobody writes and everything was synced
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import uuid
+from dataclasses import dataclass
+from typing import Any, Self
+
+from commitlog import files
+from commitlog.errors import (
+    CorruptionError,
+    DiskFullError,
+    InvalidTopicError,
+    NotALogError,
+    TopicExistsError,
+    UnsupportedFormatError,
+)
+from commitlog.lock import MUTEX_NAME, LogLock
+from commitlog.lock import NAME as LOCK_NAME
+from commitlog.segments.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
+
+FORMAT = 1
+# topics of our own; several processes write them, however the log is open
+INTERNAL = ("__consumer_offsets", "__publications")
+_ABOUT, _TOPICS, _CLEAN, _NEW = "commitlog.json", "topics", "clean-shutdown", "new" + TEMPORARY_SUFFIX
+_NEW_INTERNAL = "internal" + TEMPORARY_SUFFIX
+_JSON, _GONE = ".json", ".gone"  # a topic, and one that is being deleted: of one length, as names may be long
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def check_topic_name(name: object) -> None:
+    """Raise InvalidTopicError unless `name` can name a topic (and so a directory)."""
+    if not isinstance(name, str) or not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+        raise InvalidTopicError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEntry:
+    """What is kept of a topic: how many partitions it has, and the settings that are not the defaults."""
+
+    name: str
+    partitions: int
+    config: dict[str, Any]
+
+
+class Catalog:
+    """Reads and changes the catalog of one directory; the log's lock guards changes."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    @classmethod
+    def open(cls, directory: str) -> Self:
+        """Open the catalog of a log that is there."""
+        catalog = cls(directory)
+        catalog._check_format()
+        return catalog
+
+    @classmethod
+    def open_or_create(cls, directory: str, *, shared: bool = False) -> tuple[Self, LogLock]:
+        """Lock a directory for writing, making it a log if it is new or empty."""
+        catalog = cls(directory)
+        new = catalog._is_vacant()
+        if new:
+            files.make_directories(directory)
+        else:
+            catalog._check_format()
+        lock = LogLock.take(directory, shared=shared)
+        try:
+            files.make_directories(catalog._path(_TOPICS))
+            if new:
+                # crash: a lock and a folder -> still vacant, the next open starts over
+                catalog._write(_ABOUT, json.dumps({"format": FORMAT}).encode())
+        except BaseException:
+            lock.release()
+            raise
+        return catalog, lock
+
+    def _is_vacant(self) -> bool:
+        try:
+            names = set(os.listdir(self._directory))
+        except FileNotFoundError:
+            return True
+        except NotADirectoryError:
+            raise NotALogError(self._directory, "it is a file") from None
+        return names <= {LOCK_NAME, MUTEX_NAME, _TOPICS, _NEW}
+
+    def _check_format(self) -> None:
+        path = self._path(_ABOUT)
+        try:
+            about = json.loads(read_small(path))
+            found = about["format"]
+        except (FileNotFoundError, NotADirectoryError):
+            reason = "it does not exist" if not os.path.exists(self._directory) else f"it has no {_ABOUT}"
+            raise NotALogError(self._directory, reason) from None
+        except (ValueError, KeyError, TypeError):
+            raise CorruptionError(path, 0, "not what commitlog wrote there") from None
+        if found != FORMAT:
+            raise UnsupportedFormatError(self._directory, found, FORMAT)
+
+    # --- topics
+
+    def entries(self) -> list[TopicEntry]:
+        """Return all topics."""
+        with contextlib.suppress(FileNotFoundError):
+            names = [name for name in os.listdir(self._path(_TOPICS)) if name.endswith(_JSON)]
+            found = [self.entry(name.removesuffix(_JSON)) for name in sorted(names)]
+            return [entry for entry in found if entry is not None]
+        return []
+
+    def entry(self, name: str) -> TopicEntry | None:
+        """Return a topic; None if there is none."""
+        check_topic_name(name)
+        return self._read_entry(name, _JSON)
+
+    def _read_entry(self, name: str, suffix: str) -> TopicEntry | None:
+        path = self._path(_TOPICS, name + suffix)
+        try:
+            stored = json.loads(read_small(path))
+            return TopicEntry(name, int(stored["partitions"]), dict(stored["config"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise CorruptionError(path, 0, "not what commitlog wrote there") from None
+
+    def store(self, entry: TopicEntry) -> None:
+        """Make a topic durable."""
+        stored = {"partitions": entry.partitions, "config": entry.config}
+        # a process that only reads the log may make an internal topic, beside its writer
+        temporary = _NEW_INTERNAL if entry.name in INTERNAL else _NEW
+        contents = json.dumps(stored, indent=1).encode()
+        self._write(os.path.join(_TOPICS, entry.name + _JSON), contents, temporary)
+
+    def create_partitions(self, entry: TopicEntry, first: int) -> None:
+        """Make the directories of partitions [first, entry.partitions)."""
+        for number in range(first, entry.partitions):
+            path = self._path(f"{entry.name}-{number}")
+            os.makedirs(path, exist_ok=True)
+            with os.scandir(path) as found:
+                if any(one.name.endswith(LOG_SUFFIX) and _has_records(one.path) for one in found):
+                    raise TopicExistsError(f"{entry.name} (records without a topic in {path})")
+            files.sync_directory(path)
+        files.sync_directory(self._directory)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic; needs no room on the disk, for it may be what makes some."""
+        entry = self.entry(name)
+        assert entry is not None
+        files.replace(self._path(_TOPICS, name + _JSON), self._path(_TOPICS, name + _GONE))
+        files.sync_directory(self._path(_TOPICS))
+        # crash: marked, partitions still there -> finish_deletions() at the next open
+        self._finish_deletion(entry)
+
+    def _finish_deletion(self, entry: TopicEntry) -> None:
+        for number in range(entry.partitions):
+            with contextlib.suppress(FileNotFoundError):
+                hidden = self._path(uuid.uuid4().hex + DELETED_SUFFIX)
+                files.replace(self._path(f"{entry.name}-{number}"), hidden)
+        files.sync_directory(self._directory)
+        # crash: marked, partitions out of sight -> finish_deletions() at the next open
+        files.remove(self._path(_TOPICS, entry.name + _GONE))
+        files.sync_directory(self._path(_TOPICS))
+        # crash: directories out of sight -> finish_deletions() removes them
+        self._remove_hidden()
+
+    def finish_deletions(self) -> None:
+        """Finish what a crash interrupted."""
+        for name in os.listdir(self._path(_TOPICS)):
+            if name.endswith(_GONE):
+                entry = self._read_entry(name.removesuffix(_GONE), _GONE)
+                if entry is not None:
+                    self._finish_deletion(entry)
+        self._remove_hidden()
+
+    def _remove_hidden(self) -> None:
+        for name in os.listdir(self._directory):
+            if name.endswith(DELETED_SUFFIX):
+                shutil.rmtree(self._path(name), ignore_errors=True)
+
+    # --- the clean marker
+
+    def has_clean_marker(self) -> bool:
+        """Say whether the log was closed cleanly and nobody has opened it for writing since."""
+        return os.path.exists(self._path(_CLEAN))
+
+    def take_clean_marker(self) -> bool:
+        """Remove the marker durably; returns whether it was there."""
+        found = self.has_clean_marker()
+        if found:
+            files.remove(self._path(_CLEAN))
+            files.sync_directory(self._directory)
+        return found
+
+    def leave_clean_marker(self) -> None:
+        """Say that everything is durable and nobody writes; nothing is left if that fails."""
+        try:
+            self._write(_CLEAN, b"")
+        except OSError:
+            files.remove(self._path(_CLEAN))
+            raise
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self._directory, *names)
+
+    def _write(self, name: str, contents: bytes, new: str = _NEW) -> None:
+        write_small(self._path(name), contents, new)
+
+
+def typed(error: OSError, path: str) -> OSError:
+    """Return the error to raise for one that the disk gave."""
+    return DiskFullError(path, error.strerror) if files.is_full(error) else error
+
+
+def _has_records(path: str) -> bool:
+    """Say whether a segment holds anything but reserved blocks."""
+    with open(path, "rb") as file:
+        return any(file.read(64))
+
+
+def read_small(path: str) -> bytes:
+    """Return what a small file holds."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def write_small(path: str, contents: bytes, new: str = _NEW) -> None:
+    """Put a small file in place durably; where that fails, nothing has changed."""
+    # whoever writes holds a lock, so one temporary name is enough; one of the file's own could be too long
+    temporary = os.path.join(os.path.dirname(path), new)
+    try:
+        files.write_whole(path, contents, temporary)
+    except OSError as error:
+        files.remove(temporary)
+        raise typed(error, path) from error

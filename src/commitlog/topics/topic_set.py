@@ -1,0 +1,273 @@
+"""TopicSet: the topics of a log that are open: created, deleted, grown, and found again."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from commitlog.config import LogConfig, TopicConfig
+from commitlog.errors import (
+    ConfigError,
+    InvalidTopicError,
+    ReadOnlyError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from commitlog.lock import MUTEX_NAME, ProcessLock, writer_is_ready
+from commitlog.partitions.partition import Partition
+from commitlog.partitions.read_only import ReadOnlyPartition
+from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.shared import SharedPartition
+from commitlog.segments.handles import HandleCache
+from commitlog.topics.catalog import INTERNAL, Catalog, TopicEntry, check_topic_name, typed
+from commitlog.topics.topic import Topic
+
+Mode = Literal["r", "w", "shared"]
+_MOST = 9999  # partitions of a topic
+
+
+class TopicSet:
+    """The open topics of a log; the catalog has all of them. `check` raises once the log is closed."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        path: str,
+        config: LogConfig,
+        mode: Mode,
+        check: Callable[[], None],
+    ) -> None:
+        self._catalog = catalog
+        self._path = path
+        self._config = config
+        self._mode = mode
+        self._check = check
+        self._wake: Callable[[], None] = lambda: None
+        self._topics: dict[str, Topic] = {}
+        self._joined: dict[str, Topic] = {}  # internal topics of a log that is open for reading
+        self._cache = HandleCache(config.max_open_segments)
+        self._clean = False
+        self._make_mutex()
+
+    def _make_mutex(self) -> None:
+        """Make the lock that guards the catalog, and the topics that are open."""
+        shared = self._mode == "shared"
+        self.mutex: threading.RLock | ProcessLock = self._process_lock() if shared else threading.RLock()
+
+    def _process_lock(self) -> ProcessLock:
+        return ProcessLock(os.path.join(self._path, MUTEX_NAME))
+
+    def wake_flusher_with(self, wake: Callable[[], None]) -> None:
+        """Call `wake` for a topic that may ask for a sync sooner than the others."""
+        self._wake = wake
+
+    def load(self) -> None:
+        """Open every topic. The clean marker goes first: from here on, a crash means recovery."""
+        with self.mutex:
+            self._clean = self._catalog.take_clean_marker()
+            # crash: no marker -> the next open checks the log from its recovery points on
+            self._catalog.finish_deletions()
+            for entry in self._catalog.entries():
+                self._topics[entry.name] = self._open_topic(entry, self._mode)
+
+    # --- finding
+
+    def names(self) -> list[str]:
+        """Return the names of the topics, sorted, but for internal ones."""
+        return sorted(entry.name for entry in self._catalog.entries() if entry.name not in INTERNAL)
+
+    def counts(self, names: Iterable[str]) -> dict[str, int]:
+        """Return how many partitions those of these topics have that there are."""
+        entries = [self._catalog.entry(name) for name in names]
+        return {entry.name: entry.partitions for entry in entries if entry is not None}
+
+    def find(self, name: str) -> Topic:
+        """Return a topic; UnknownTopicError if there is none."""
+        with self.mutex:
+            entry = self._catalog.entry(name)
+            if entry is None:
+                self._topics.pop(name, None)
+                raise UnknownTopicError(name)
+            found = self._topics.get(name)
+            if found is None or (self._mode != "w" and _outdated(found, entry)):
+                found = self._topics[name] = self._open_topic(entry, self._mode)
+            return found
+
+    def all(self) -> list[Topic]:
+        """Return the topics that are open."""
+        with self.mutex:
+            return [*self._topics.values(), *self._joined.values()]
+
+    def forget_removed(self) -> None:
+        """Let files go that were removed; a topic that somebody deleted is no longer looked at."""
+        self._cache.forget_removed()
+
+    def partitions(self) -> list[Partition]:
+        """Return the partitions that are open for writing."""
+        found = [partition for topic in self.all() for partition in topic.partitions]
+        return [partition for partition in found if isinstance(partition, Partition)]
+
+    # --- changing
+
+    def create(self, name: str, partitions: int, config: TopicConfig | Mapping[str, Any] | None) -> Topic:
+        """Create a topic; `config` may be a dictionary, over the log's topic_defaults."""
+        check_topic_name(name)
+        if name in INTERNAL:
+            raise InvalidTopicError(name)
+        _check_count(partitions, 1)
+        settings = (
+            config if isinstance(config, TopicConfig) else self._config.topic_defaults.altered(config or {})
+        )
+        with self.mutex:
+            self._check_writable()  # it may have been closed while we waited
+            if self._catalog.entry(name) is not None:
+                raise TopicExistsError(name)
+            entry = TopicEntry(name, partitions, settings.overrides())
+            topic = self._topics[name] = self._create(entry, self._mode)
+            self._wake()
+            return topic
+
+    def _create(self, entry: TopicEntry, mode: Mode) -> Topic:
+        self._catalog.create_partitions(entry, 0)
+        topic = self._open_topic(entry, mode)
+        # crash: empty partition directories without a topic -> create_topic() takes them over
+        self._store_or_abandon(entry, topic.partitions)
+        return topic
+
+    def delete(self, name: str) -> None:
+        """Delete a topic and its files; readers that have them open keep what they read."""
+        if name in INTERNAL:
+            raise InvalidTopicError(name)
+        topic = self.find(name)
+        with self.mutex:
+            self._check_writable()
+            del self._topics[name]
+            for partition in topic.partitions:
+                if isinstance(partition, SharedPartition):
+                    partition.mark_gone()
+                partition.close()
+            self._catalog.delete(name)
+
+    def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
+        """Create partitions until the topic has so many: what Topic.add_partitions calls."""
+        with self.mutex:
+            self._check_current(topic)
+            count = len(topic.partitions)
+            _check_count(partitions, count)
+            entry = TopicEntry(topic.name, partitions, topic.config.overrides())
+            self._catalog.create_partitions(entry, count)
+            new = self._open_partitions(entry, topic.config, self._mode, count)
+            # crash: empty partition directories beyond the topic's count -> the next call takes them over
+            self._store_or_abandon(entry, new)
+            self._wake()
+            return [*topic.partitions, *new]
+
+    def store_config(self, topic: Topic, config: TopicConfig) -> None:
+        """Make a topic's settings durable: what Topic.alter_config calls."""
+        with self.mutex:
+            self._check_current(topic)
+            self._catalog.store(TopicEntry(topic.name, len(topic.partitions), config.overrides()))
+            self._wake()
+
+    def _check_writable(self) -> None:
+        self._check()
+        if self._mode == "r":
+            raise ReadOnlyError(self._path)
+
+    def _check_current(self, topic: Topic) -> None:
+        self._check_writable()
+        if self._topics.get(topic.name) is not topic:  # deleted since
+            raise UnknownTopicError(topic.name)
+
+    def join_internal(self, name: str, config: Mapping[str, Any]) -> Topic:
+        """Return an internal topic, open for writing together with other processes; made, if it is new."""
+        with self.mutex if self._mode == "shared" else self._process_lock(), self.mutex:
+            self._check()
+            joined = self._joined if self._mode == "r" else self._topics
+            if name not in joined:
+                entry = self._catalog.entry(name)
+                if entry is None:
+                    new = TopicEntry(name, 1, TopicConfig().altered(config).overrides())
+                    joined[name] = self._create(new, "shared")
+                else:
+                    joined[name] = self._open_topic(entry, "shared")
+            return joined[name]
+
+    # --- opening
+
+    def _open_topic(self, entry: TopicEntry, mode: Mode) -> Topic:
+        config = TopicConfig().altered(entry.config)
+        return Topic(entry.name, config, self._open_partitions(entry, config, mode), self)
+
+    def _open_partitions(
+        self, entry: TopicEntry, config: TopicConfig, mode: Mode, first: int = 0
+    ) -> list[PartitionReader]:
+        """Open partitions [first, entry.partitions), all or none."""
+        opened: list[PartitionReader] = []
+        try:
+            for number in range(first, entry.partitions):
+                opened.append(self._open_partition(entry, number, config, mode))
+        except BaseException as error:
+            abandon(opened)
+            raise typed(error, self._path) if isinstance(error, OSError) else error from error
+        return opened
+
+    def _open_partition(
+        self, entry: TopicEntry, number: int, config: TopicConfig, mode: Mode
+    ) -> PartitionReader:
+        name = f"{entry.name}-{number}"
+        path = os.path.join(self._path, name)
+        if mode == "r":
+            return ReadOnlyPartition.open(
+                path, name, config, self._cache,
+                writer=self._has_writer, clean=self._catalog.has_clean_marker,
+            )  # fmt: skip
+        if mode == "shared" or entry.name in INTERNAL:
+            partition: Partition = SharedPartition.join(path, name, config, self._config, self._cache)
+        else:
+            partition = Partition.open(path, name, config, self._config, self._cache, clean=self._clean)
+        partition.wake_flusher_with(self._wake)
+        return partition
+
+    def _has_writer(self) -> bool:
+        """Say, for a reader, whether a writer keeps the state pages true."""
+        return writer_is_ready(self._path)
+
+    def _store_or_abandon(self, entry: TopicEntry, opened: Sequence[PartitionReader]) -> None:
+        try:
+            self._catalog.store(entry)
+        except BaseException:
+            abandon(opened)
+            raise
+
+    # --- the end
+
+    def forked(self) -> None:
+        """In a forked child: nothing may be written through what the parent opened."""
+        self._make_mutex()
+        self._cache.renew_lock()
+        for topic in self.all():
+            for partition in topic.partitions:
+                partition.forked()
+
+
+def abandon(partitions: Iterable[PartitionReader]) -> None:
+    """Let go of partitions without syncing."""
+    for partition in partitions:
+        if isinstance(partition, Partition):
+            partition.abandon()
+
+
+def _check_count(partitions: object, least: int) -> None:
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or not least <= partitions <= _MOST:
+        grow = ": they only grow" if least > 1 else ""
+        raise ConfigError("partitions", partitions, f"must be in [{least}, {_MOST}]{grow}")
+
+
+def _outdated(topic: Topic, entry: TopicEntry) -> bool:
+    if len(topic.partitions) != entry.partitions or topic.config.overrides() != entry.config:
+        return True
+    first = topic.partitions[0]  # all are made and deleted together
+    return isinstance(first, ReadOnlyPartition) and first.replaced
