@@ -16,14 +16,7 @@ from commitlog.batches.encode import Rules
 from commitlog.config import TopicConfig
 from commitlog.errors import CommitLogError, DiskFullError, OffsetOutOfRangeError, PartitionFailedError
 from commitlog.lock import ProcessLock
-from commitlog.partitions.producers import (
-    SILENT_MS,
-    Producers,
-    remove_snapshots,
-    restored,
-    snapshots,
-    sync_snapshots,
-)
+from commitlog.partitions import producers
 from commitlog.partitions.reader import Layout, PartitionReader
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.partitions.state import StatePage
@@ -67,7 +60,7 @@ class ActivePartition(PartitionReader):
         self._replacing = False  # whether files are being replaced without `_lock`
         self._name_changes, self._names_synced = 1, 0  # the directory needs a sync while they differ
         self._trash = Trash()
-        self._producers = Producers()
+        self._producers = producers.Producers()
         self._tells_of_producers = False  # whether the page surely does
         if found.has_producers:
             self._restore_producers()
@@ -275,7 +268,7 @@ class ActivePartition(PartitionReader):
     # --- producers
 
     def _restore_producers(self) -> None:
-        self._producers = restored(self.path, self._segments.segments, self._next_offset, now_ms())
+        self._producers = producers.restored(self.path, self._segments.segments, self._next_offset, now_ms())
         if len(self._producers):
             self._page.publish_producers()
 
@@ -301,22 +294,21 @@ class ActivePartition(PartitionReader):
             unsynced = self._take_unsynced()  # a snapshot of more than the log holds is not believed
         self._sync_files(*unsynced)
         with contextlib.suppress(OSError, IndexError):  # a full disk must not keep anybody from trimming
-            sync_snapshots(self.path)
-            remove_snapshots(snapshots(self.path)[:-1])
+            producers.sync_snapshots(self.path)
+            producers.remove_snapshots(producers.snapshots(self.path)[:-1])
 
     def _save_producers(self) -> None:
         """Write a snapshot, so that the batches before it need not be read again; one older is kept."""
         if len(self._producers) == 0:
             return
         self._producers.next_offset = self._next_offset
-        self._producers.forget_before(now_ms() - SILENT_MS)
+        self._producers.forget_before(now_ms() - producers.SILENT_MS)
         with contextlib.suppress(OSError):  # it only saves time
             self._producers.save(self.path)
             published = self._producers.published
             if published is None or published.base_offset >= self._start_offset:
-                remove_snapshots(
-                    snapshots(self.path)[:-2]
-                )  # otherwise one of them is synced, and alone tells
+                # otherwise one of them is synced, and alone tells
+                producers.remove_snapshots(producers.snapshots(self.path)[:-2])
 
     # --- rolling
 
