@@ -22,7 +22,7 @@ from commitlog.replication import ControllerServer, Node, RemoteController, Stat
 
 IN_FLIGHT = 4  # appends at a time
 SESSION_MS = 1000
-WRITTEN = {"flush_ms": -1}
+WRITTEN = {"flush_ms": -1, "file_delete_delay_ms": 0}
 SETTINGS = {"replica_fetch_backoff_ms": 10, "replica_lag_time_max_ms": 5000}
 
 

@@ -89,6 +89,9 @@ class InProcessTransport:
         self._loops.append(threading.Thread(target=loop, daemon=True))
         self._loops[-1].start()
 
+    def wait(self, event: threading.Event, timeout_ms: int) -> bool:
+        return event.wait(timeout_ms / 1000)
+
     def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
         with self._condition:
             return self._condition.wait_for(condition, timeout_ms / 1000)

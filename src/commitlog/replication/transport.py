@@ -7,6 +7,7 @@ changes one. An answer comes at most once, and only to the request it belongs to
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Event
 from typing import Protocol
 
 from commitlog.replication.messages import Message
@@ -17,7 +18,7 @@ Answered = Callable[[Message | None], None]
 
 
 class Transport(Protocol):
-    """How one node, or one client, talks to others. Nothing here blocks but wait_for() and close()."""
+    """How one node, or one client, talks to others. Nothing here blocks but wait(), wait_for(), close()."""
 
     def serve(self, handle: Handler) -> str:
         """Take requests from now on; returns the address by which others reach this node.
@@ -37,6 +38,9 @@ class Transport(Protocol):
 
     def call_every(self, interval_ms: int, call: Callable[[], None]) -> None:
         """Call this now and then, until close(); an error it raises is logged and does not end it."""
+
+    def wait(self, event: Event, timeout_ms: int) -> bool:
+        """Wait until an event is set; False if it is not in time. Nobody else is woken by that one."""
 
     def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
         """Wait until a condition holds; False if it does not in time. wake() makes it look again."""

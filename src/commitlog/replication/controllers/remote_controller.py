@@ -278,13 +278,14 @@ class RemoteController:
         with self._lock:
             self._check_open()
         answers: list[Message | None] = []
+        is_there = threading.Event()
 
         def answered(answer: Message | None) -> None:
             answers.append(answer)
-            self._transport.wake()
+            is_there.set()
 
         self._transport.request(self._address, message, answered, self._request_timeout_ms)
-        self._transport.wait_for(lambda: bool(answers), self._request_timeout_ms)
+        self._transport.wait(is_there, self._request_timeout_ms)
         answer = answers[0] if answers else None
         if answer is None:
             raise NoControllerError(f"{self._address} did not answer")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from threading import Lock
+from threading import Event, Lock
 
 from commitlog.errors import (
     CommitLogError,
@@ -166,13 +166,14 @@ class NodeCore:
     ) -> None:
         """Wait until all in-sync replicas have what is below end_offset; raises if that cannot be said."""
         told: list[CommitLogError | None] = []
+        decided = Event()
 
         def done(error: CommitLogError | None) -> None:
             told.append(error)
-            self._transport.wake()
+            decided.set()
 
         self.when_acknowledged(name, end_offset, leader_epoch, timeout_ms, done)
-        if not told and not self._transport.wait_for(lambda: bool(told), timeout_ms):
+        if not self._transport.wait(decided, timeout_ms):
             raise ReplicationTimeoutError(name, timeout_ms)
         if told[0] is not None:
             raise told[0]

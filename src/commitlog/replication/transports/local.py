@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from random import Random
+from threading import Event
 
 from commitlog.replication.messages import Message
 from commitlog.replication.transport import Answered, Handler
@@ -201,6 +202,10 @@ class LocalTransport:
             self._network._at(self._network_ms(interval_ms), self, once)
 
         self._network._at(self._network_ms(interval_ms), self, once)
+
+    def wait(self, event: Event, timeout_ms: int) -> bool:
+        """Drive the network until an event is set; False if it is not in time."""
+        return self.wait_for(event.is_set, timeout_ms)
 
     def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
         """Drive the network until a condition holds; False if it does not in time."""

@@ -160,6 +160,10 @@ class TcpTransport:
         self._check_open()
         self._timer.every(interval_ms, call)
 
+    def wait(self, event: threading.Event, timeout_ms: int) -> bool:
+        """Wait until an event is set; False if it is not in time."""
+        return event.wait(timeout_ms / 1000)
+
     def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
         """Wait until a condition holds; False if it does not in time, or when closed."""
         deadline = time.monotonic() + timeout_ms / 1000
