@@ -234,6 +234,15 @@ class NotLeaderError(CommitLogError):
     template = "{0} is not led here; its leader is {1}"
 
 
+class LeadershipLostError(NotLeaderError):
+    """Another node leads since the records were appended here; it may have them or not.
+
+    A plain NotLeaderError says that nothing was appended: ``LeadershipLostError(name, leader)``.
+    """
+
+    template = "{0} was led here when it took the records; its leader is {1} now, and may not have them"
+
+
 class FencedEpochError(CommitLogError):
     """The other side knows an older leader epoch: ``FencedEpochError(name, epoch, current)``."""
 

@@ -11,7 +11,7 @@ from random import Random
 from struct import Struct
 
 from commitlog.batches.columns import Buffer
-from commitlog.errors import NotLeaderError
+from commitlog.errors import NotLeaderError, PartitionFailedError
 from commitlog.partitions.epochs import EpochHistory
 from commitlog.replication.messages import NO_DATA, Bytes
 from commitlog.replication.replicas.replica_log import ReplicaSlice
@@ -70,6 +70,7 @@ class MemoryLog:
             self.disk.keep(0)
             self.disk.restarted_at = self.disk.start_offset
         self.leads: int | None = None
+        self.failure: str | None = None
         self.start_offset = self.disk.start_offset
         self.next_offset = self.disk.next_offset
         self.high_watermark = min(max(self.disk.high_watermark, self.start_offset), self.next_offset)
@@ -84,6 +85,7 @@ class MemoryLog:
 
     def append(self, number: int, count: int = 1) -> tuple[int, int]:
         """Append a batch of `count` records; returns their offsets, [start, end)."""
+        self._check_works()
         if self.leads is None:
             raise NotLeaderError("memory", None)
         base = self.next_offset
@@ -105,6 +107,7 @@ class MemoryLog:
     # --- ReplicaLog ---------------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
+        self._check_works()
         self.leads = epoch
         self.disk.epochs = self.disk.epochs.begun(epoch, self.next_offset)
 
@@ -112,6 +115,7 @@ class MemoryLog:
         self.leads = None
 
     def read_replica(self, offset: int, max_bytes: int) -> ReplicaSlice:
+        self._check_works()
         disk = self.disk
         first = last = bisect_right(disk.ends, offset)
         if first == len(disk.ends):
@@ -122,6 +126,7 @@ class MemoryLog:
         return ReplicaSlice(segment_base, disk.ends[last - 1], Bytes(b"".join(disk.batches[first:last])))
 
     def append_replicated(self, data: Buffer, segment_base: int) -> int:
+        self._check_works()
         check(self.leads is None, "a leader follows")
         for base, count, epoch, number in BATCH.iter_unpack(data):
             if base < self.next_offset == self.start_offset < base + count:
@@ -134,6 +139,7 @@ class MemoryLog:
         return self.next_offset
 
     def truncate_from(self, offset: int) -> None:
+        self._check_works()
         check(offset >= self.start_offset, "cut below the start")
         self.disk.keep(bisect_right(self.disk.ends, offset))
         self.disk.epochs = self.disk.epochs.truncated_from(offset)
@@ -142,19 +148,26 @@ class MemoryLog:
         self._keep_high_watermark_within()
 
     def restart_at(self, offset: int) -> None:
+        self._check_works()
         self.disk.keep(0)
         self.disk.restarted_at = self.disk.start_offset = self.start_offset = self.next_offset = offset
         self.disk.epochs = EpochHistory()
         self._keep_high_watermark_within()
 
     def trim_before(self, offset: int) -> None:
+        self._check_works()
         check(offset <= self.high_watermark, "trimmed above the high watermark")
         self.disk.start_offset = self.start_offset = max(self.start_offset, offset)
         self.disk.epochs = self.disk.epochs.trimmed_before(self.start_offset)
 
     def set_high_watermark(self, offset: int) -> None:
+        self._check_works()
         check(self.high_watermark < offset <= self.next_offset, "the high watermark goes back, or too far")
         self.high_watermark = offset
+
+    def _check_works(self) -> None:
+        if self.failure is not None:
+            raise PartitionFailedError("memory", self.failure)
 
     def _add(self, batch: bytes, end: int, segment_base: int) -> None:
         self.disk.batches.append(batch)

@@ -7,11 +7,12 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from random import Random
 
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, PartitionFailedError
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
 from commitlog.replication.config import ReplicationConfig
@@ -82,6 +83,17 @@ class SimulatedNode:
             disk.crash(self.simulation.random)
             self.simulation.judges[name].crashed(self.node_id, self.simulation.state.partition(name))
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether its disk takes nothing any more."""
+        return any(log.failure is not None for log in self.logs.values())
+
+    def fail(self) -> None:
+        """Let its disk take nothing any more; the node runs on, and has what it has in memory."""
+        for name, log in self.logs.items():
+            log.failure = "the disk is gone"
+            self.simulation.judges[name].crashed(self.node_id, self.simulation.state.partition(name))
+
     def stop(self, hand_over: bool) -> None:
         """Stop cleanly: everything is on disk, and is all there at the next start."""
         controller = self.simulation.controller
@@ -89,6 +101,10 @@ class SimulatedNode:
             controller.leave(self.node_id, 100)
         if self.core is None:
             return  # it crashed meanwhile
+        if self.has_failed:
+            self.crash()  # what is not on disk by now never will be
+            controller.gone(self.node_id)
+            return
         self.core.close()
         self.simulation.network.crash(self.name)
         for log in self.logs.values():
@@ -179,7 +195,8 @@ class Simulation:
                 epoch = node.core.check_can_append(name, acks)
             except CommitLogError:
                 continue
-            self._append_at(node, name, acks, epoch)
+            with suppress(PartitionFailedError):
+                self._append_at(node, name, acks, epoch)
             return
 
     def _append_at(self, node: SimulatedNode, name: TopicPartition, acks: int | str, epoch: int) -> None:
@@ -238,6 +255,13 @@ class Simulation:
             node.crash()
             node.start()
 
+    def fail_a_disk(self) -> None:
+        running = [node for node in self.running() if self._may_crash(node) and not node.has_failed]
+        if running:
+            node = self.random.choice(running)
+            self._note(f"the disk of {node.name} fails")
+            node.fail()
+
     def restart(self) -> None:
         down = [node for node in self.nodes.values() if node.core is None]
         if down:
@@ -287,7 +311,7 @@ class Simulation:
         name = self.random.choice(self.names)
         for node in self.running():
             log = node.logs.get(name)
-            if log is not None and log.leads is not None and not node.paused:
+            if log is not None and log.leads is not None and not (node.paused or node.has_failed):
                 offset = self.random.randint(log.start_offset, log.high_watermark)
                 if offset > log.start_offset:
                     self._note(f"{node.name} trims {name.partition} before {offset}")
@@ -321,6 +345,8 @@ class Simulation:
         self.spite = 0.0
         self.mend()
         for node in self.nodes.values():
+            if node.core is not None and node.has_failed:
+                node.crash()
             if node.core is None:
                 node.start()
             node.core.throttle(-1)
@@ -404,6 +430,7 @@ ACTIONS = (
     (Simulation.crash, 2),
     (Simulation.crash_a_leader, 3),
     (Simulation.crash_and_restart, 3),
+    (Simulation.fail_a_disk, 2),
     (Simulation.restart, 8),
     (Simulation.stop, 2),
     (Simulation.pause, 3),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from time import monotonic, sleep
 import pytest
 
 import commitlog
+from commitlog import NotLeaderError, PartitionFailedError, files
 from commitlog.record import TopicPartition
 from commitlog.replication.controllers.static import StaticController
 from commitlog.replication.node import Node
@@ -219,3 +222,54 @@ def test_a_topic_grows_and_leaders_go_back_to_where_they_were_at_first(cluster: 
     assert wait(lambda: len(other.state().partition(ORDERS).isr) == 3)  # type: ignore[union-attr]
     other.elect_preferred()
     assert wait(lambda: other.state().partition(ORDERS).leader == first.replicas[0])  # type: ignore[union-attr]
+
+
+def test_a_leader_whose_disk_fails_resigns_and_nothing_acknowledged_is_lost(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = three(cluster)
+    partition = leader.topic("orders").partition(0)
+    partition.append(b"before")
+    first, real = cluster.path / str(leader.node_id), files.sync_data
+
+    def failing(fd: int) -> None:
+        if Path(os.readlink(f"/proc/self/fd/{fd}")).is_relative_to(first):
+            raise OSError(errno.EIO, "the disk is gone")
+        real(fd)
+
+    monkeypatch.setattr(files, "sync_data", failing)
+    with pytest.raises(PartitionFailedError, match="the disk is gone"):
+        partition.log.append(b"not synced", sync=True)
+    assert wait(lambda: cluster.controller.state().partition(ORDERS).leader != leader.node_id)
+
+    other = cluster.leader()
+    assert other.node_id != leader.node_id
+    assert leader.node_id not in other.state().partition(ORDERS).isr
+    with pytest.raises(NotLeaderError):
+        partition.append(b"too late")
+    with commitlog.connect(leader.address) as far:  # it knows where to go
+        far.topic("orders").append(b"after", acks="all")
+    values = [record.value for record in other.topic("orders").partition(0).log.records()]
+    assert values[0] == b"before"
+    assert values[-1] == b"after"
+    with pytest.raises(PartitionFailedError):
+        leader.log.topic("orders").partition(0).sync()
+    cluster.stop(leader.node_id)
+
+
+def test_a_lone_leader_whose_disk_fails_stays_and_says_so(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = cluster.start(1)
+    node.create_topic("orders", 1, 1, {})
+    partition = node.topic("orders").partition(0)
+    monkeypatch.setattr(files, "sync_data", failing_sync)
+    with pytest.raises(PartitionFailedError):
+        partition.log.append(b"not synced", sync=True)
+    with pytest.raises(PartitionFailedError, match="the disk is gone"):
+        partition.append(b"next")
+    assert cluster.controller.state().partition(ORDERS).leader == 1
+
+
+def failing_sync(fd: int) -> None:
+    raise OSError(errno.EIO, "the disk is gone")

@@ -233,7 +233,7 @@ Wrong = Callable[[IsrChange], IsrChange]
         (lambda change: replace(change, leader_epoch=0), FencedEpochError),
         (lambda change: replace(change, leader_epoch=2), UnknownEpochError),
         (lambda change: replace(change, leader=3), NotLeaderError),
-        (lambda change: replace(change, isr=(3,)), IsrRefusedError),
+        (lambda change: replace(change, isr=()), IsrRefusedError),
         (lambda change: replace(change, isr=(2, 3, 4)), IsrRefusedError),
         (lambda change: replace(change, isr=(1, 2, 3)), IsrRefusedError),
         (lambda change: replace(change, incarnations={**change.incarnations, 3: 1}), IsrRefusedError),
@@ -248,6 +248,18 @@ def test_a_proposal_that_does_not_count_is_refused(wrong: Wrong, error: type[Com
     assert with_isr(state, 2, 3) is state
     with pytest.raises(error):
         rules.isr_changed(state, wrong(proposal(state, 2, 3)))
+
+
+def test_a_leader_that_leaves_itself_out_resigns_to_one_that_is_in_sync() -> None:
+    state = with_orders()
+    after = orders(with_isr(state, 2, 3))
+    assert (after.leader, after.leader_epoch, after.isr) == (2, orders(state).leader_epoch + 1, (2, 3))
+
+
+def test_a_leader_does_not_resign_to_one_that_is_not_in_sync() -> None:
+    state = with_isr(with_orders(), 1, 2)
+    with pytest.raises(IsrRefusedError, match="not in sync yet"):
+        with_isr(state, 2, 3)
 
 
 def test_who_has_joined_again_since_it_was_heard_is_not_let_in() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from commitlog.errors import (
     DiskFullError,
+    LeadershipLostError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderError,
@@ -191,7 +192,7 @@ def test_a_zombie_leader_is_fenced_and_joins_its_successor() -> None:
     zombie = cluster.append_to_all(1)  # it does not know yet
     cluster.network.resume("1")
     cluster.run(3000)
-    assert [type(error) for error in zombie] == [NotLeaderError]
+    assert [type(error) for error in zombie] == [LeadershipLostError]
     assert cluster.bytes_of(1) == cluster.bytes_of(2) == cluster.bytes_of(3)
     assert cluster.state.isr == (1, 2, 3)
 
@@ -495,7 +496,7 @@ def test_who_waits_when_a_node_closes_is_told() -> None:
     cluster.network.partition("2", "1")
     told = cluster.append_to_all(1)
     cluster.cores[1].close()
-    assert [type(error) for error in told] == [NotLeaderError]
+    assert [type(error) for error in told] == [LeadershipLostError]
 
 
 # --- moving -----------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ EXAMPLES = [
     errors.InconsistentGroupError(("range",), "sticky"),
     errors.GroupNotEmptyError("billing", 2),
     errors.UnknownGroupError("billing"),
+    errors.LeadershipLostError("orders-0", 2),
     errors.NotLeaderError("orders-0", 2),
     errors.FencedEpochError("orders-0", 3, 4),
     errors.UnknownEpochError("orders-0", 5, 4),

@@ -93,8 +93,10 @@ class ReplicatedPartition(ShorteningPartition):
             self._append_refusal, self._rolls_by_itself = None, True
 
     def follow(self) -> None:
-        """Refuse appends but those of append_replicated() from now on."""
+        """Refuse appends but those of append_replicated() from now on; a failed partition refuses all."""
         with self._sync_lock, self._lock:
+            if self._failure is not None:
+                return
             self._check_writable()
             self._be_replicated()
             self._refuse_users()

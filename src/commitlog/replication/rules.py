@@ -154,7 +154,8 @@ def preferred_elected(state: ClusterState) -> ClusterState:
 def isr_changed(state: ClusterState, change: IsrChange) -> ClusterState:
     """Return the state once a leader's proposal counts; raises what is wrong with it.
 
-    With it a move of replicas is completed, if all new ones are in sync.
+    With it a move of replicas is completed, if all new ones are in sync. A leader that leaves itself out
+    resigns: another member leads then.
     """
     one = _partition(state, change.name)
     _check_leader(one, change)
@@ -162,8 +163,10 @@ def isr_changed(state: ClusterState, change: IsrChange) -> ClusterState:
         raise IsrRefusedError(change.name, f"it is of version {change.version}, the current is {one.version}")
     for member in change.isr:
         _check_member(state.nodes, one, change, member)
-    if change.leader not in change.isr:
-        raise IsrRefusedError(change.name, "the leader is not in it")
+    if not change.isr:
+        raise IsrRefusedError(change.name, "nobody is in it")
+    if change.leader not in change.isr and not set(change.isr) <= set(one.isr):
+        raise IsrRefusedError(change.name, "its leader resigns, and others are not in sync yet")
     isr = tuple(node_id for node_id in one.replicas if node_id in change.isr)
     return _with_partition(state, change.name, replace(one, isr=isr))
 

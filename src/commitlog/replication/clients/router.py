@@ -15,6 +15,7 @@ from commitlog.errors import (
     FencedEpochError,
     NoControllerError,
     NotLeaderError,
+    PartitionFailedError,
     ReplicationTimeoutError,
     UnknownEpochError,
     UnknownPartitionError,
@@ -30,7 +31,7 @@ Make = Callable[[int], Message]  # a request, from the milliseconds that may be 
 # what another node, or the same one a little later, may answer otherwise
 PASSING = (
     NotLeaderError, FencedEpochError, UnknownEpochError, ReplicationTimeoutError, NoControllerError,
-    ClosedError,
+    ClosedError, PartitionFailedError,
 )  # fmt: skip
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 5, 500
 _SHORTEST_TRY_MS = 1000

@@ -8,8 +8,8 @@ from threading import Lock
 
 from commitlog.errors import (
     CommitLogError,
+    LeadershipLostError,
     NotEnoughReplicasAfterAppendError,
-    NotLeaderError,
 )
 from commitlog.record import TopicPartition
 from commitlog.replication.replicas.replica import Standing
@@ -34,7 +34,7 @@ class Awaited:
         The epoch must be the one of the append. Another leader in between may have put other records there.
         """
         if standing is None or standing.leader_epoch != self.leader_epoch:
-            return NotLeaderError(self.name, standing and standing.leader)
+            return LeadershipLostError(self.name, standing and standing.leader)
         if standing.high_watermark >= self.end_offset:
             return True
         isr_size, needed = standing.isr_size, standing.min_insync_replicas

@@ -201,7 +201,13 @@ class NodeCore:
         if now_ms >= self._lag_check_ms:
             self._lag_check_ms = now_ms + min(self._config.replica_lag_time_max_ms // 4, _LAG_CHECK_MS)
             for name, replica in list(self._replicas.items()):
-                self._settle(name, replica.tick(now_ms))
+                self._look_at(name, replica, now_ms)
+
+    def _look_at(self, name: TopicPartition, replica: Replica, now_ms: int) -> None:
+        try:
+            self._settle(name, replica.tick(now_ms))
+        except Exception:  # of one that is being closed, for instance: the others are looked at all the same
+            _logger.exception("%s-%d could not be looked after", *name)
 
     # --- what the controller calls ------------------------------------------------------------------
 

@@ -72,6 +72,8 @@ class Leader:
         self, node_id: int, incarnation: int, part: FetchPart, now_ms: int
     ) -> tuple[LeaderEffect, ...]:
         """Take in how far a follower is: once for every fetch, if its log agrees with this one."""
+        if self._log.failure is not None:
+            return self._resigned(now_ms)
         replica = self.progress.others.get(node_id)
         if replica is None or self._disagreement(part) is not None:
             return ()
@@ -80,6 +82,8 @@ class Leader:
 
     def tick(self, now_ms: int) -> tuple[LeaderEffect, ...]:
         """Look at all that follows from what is known by now: how far readers may read, who is in sync."""
+        if self._log.failure is not None:
+            return self._resigned(now_ms)
         before, end_offset = self._log.high_watermark, self._log.next_offset
         high_watermark = self.progress.advanced(before, end_offset, now_ms)
         moved = (Advance(high_watermark),) if high_watermark > before else ()
@@ -87,6 +91,11 @@ class Leader:
             return moved
         isr = self.progress.wanted_isr(high_watermark, end_offset, now_ms)
         return moved if isr is None else (*moved, self._propose(isr, now_ms))
+
+    def _resigned(self, now_ms: int) -> tuple[LeaderEffect, ...]:
+        """Propose the ISR without this replica, whose disk has failed: one of the others is to lead."""
+        isr = self.progress.isr_without_leader()
+        return () if now_ms < self._propose_after_ms or not isr else (self._propose(isr, now_ms),)
 
     def appended(self, now_ms: int) -> tuple[LeaderEffect, ...]:
         """Look only whether the high watermark may move: after an append it may, if no other is counted."""

@@ -119,6 +119,11 @@ class Progress:
             return None
         return tuple(node_id for node_id in self._state.replicas if node_id in wanted)
 
+    def isr_without_leader(self) -> tuple[int, ...]:
+        """Return the others in sync, in the order of the replicas."""
+        others = self.isr - {self._node_id}
+        return tuple(node_id for node_id in self._state.replicas if node_id in others)
+
     def proposed(self, isr: tuple[int, ...]) -> None:
         """Count the members of a proposal from now on."""
         self._proposed |= frozenset(isr)

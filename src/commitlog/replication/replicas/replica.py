@@ -10,10 +10,11 @@ is called with it held: no transport, no controller, no other replica.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 
-from commitlog.errors import NotLeaderError
+from commitlog.errors import NotLeaderError, PartitionFailedError
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import IsrChange, NodeState, PartitionState, TopicState
 from commitlog.replication.config import ReplicationConfig
@@ -102,7 +103,8 @@ class Replica:
 
     def _lead(self, state: PartitionState, nodes: Mapping[int, NodeState], now_ms: int) -> None:
         self._role = None
-        self.log.lead(state.leader_epoch)
+        with suppress(PartitionFailedError):  # the leader sees it, and resigns
+            self.log.lead(state.leader_epoch)
         self._role = Leader(
             self.name, self._node_id, self.log, state, nodes, self._topic_config, self._config, now_ms
         )
@@ -194,7 +196,7 @@ class Replica:
         """Return what to ask of a node; when to ask again if not now; None if it is not followed."""
         with self._lock:
             role = self._role
-            if not isinstance(role, Follower) or role.leader != leader:
+            if not isinstance(role, Follower) or role.leader != leader or self.log.failure is not None:
                 return None
             if role.asks_after_ms is not None and now_ms < role.asks_after_ms:
                 return role.asks_after_ms

@@ -25,6 +25,10 @@ class ReplicaLog(Protocol):
         """Readers stop here."""
 
     @property
+    def failure(self) -> str | None:
+        """The disk error after which nothing is written any more, None while all is well."""
+
+    @property
     def epochs(self) -> EpochHistory:
         """Where each leader epoch begins."""
 
