@@ -10,6 +10,7 @@ import pytest
 from helpers import wait_until
 
 from commitlog.errors import (
+    ConfigError,
     InvalidReplicasError,
     InvalidTopicError,
     TopicExistsError,
@@ -286,6 +287,20 @@ def test_what_cannot_be_is_refused_with_its_own_error(rig: Rig) -> None:
         first.controller.reassign(TopicPartition("orders", 7), [1])
     with pytest.raises(InvalidReplicasError):
         first.controller.reassign(ORDERS, [9])
+
+
+def test_settings_of_a_topic_change_for_all(rig: Rig) -> None:
+    first, second, third = with_orders(rig)
+    before = first.state.topics["orders"].partitions
+    second.controller.alter_topic("orders", {"retention.ms": 5000, "min_insync_replicas": 2})
+    wait_until(lambda: third.state.topics["orders"].config.get("retention_ms") == 5000)
+    third.controller.alter_topic("orders", {"min_insync_replicas": 1})  # the default again
+    wait_until(lambda: first.state.topics["orders"].config == {"retention_ms": 5000})
+    assert first.state.topics["orders"].partitions == before
+    with pytest.raises(UnknownTopicError):
+        first.controller.alter_topic("other", {})
+    with pytest.raises(ConfigError):
+        first.controller.alter_topic("orders", {"retention": 1})
 
 
 def test_a_topic_is_deleted_grown_and_created_again_as_another(rig: Rig) -> None:

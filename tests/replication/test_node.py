@@ -209,6 +209,24 @@ def test_a_client_goes_on_at_the_next_leader(cluster: Cluster) -> None:
         assert [record.value for record in orders.records()] == [b"before", b"after"]
 
 
+def test_settings_of_a_topic_change_on_every_node_and_count_at_once(cluster: Cluster) -> None:
+    leader = three(cluster)
+    leader.alter_topic("orders", retention_ms=1000, min_insync_replicas=3)
+    assert wait(
+        lambda: all(node.topic("orders").config.retention_ms == 1000 for node in cluster.nodes.values())
+    )
+    other = next(node_id for node_id in cluster.nodes if node_id != leader.node_id)
+    cluster.stop(other)
+    assert wait(lambda: len(leader.state().partition(ORDERS).isr) == 2)
+    partition = leader.topic("orders").partition(0)
+    with pytest.raises(commitlog.NotEnoughReplicasError):
+        partition.append(b"refused")
+    leader.alter_topic("orders", retention_ms=-1, min_insync_replicas=1)
+    assert wait(lambda: leader.topic("orders").config.min_insync_replicas == 1)
+    assert partition.append(b"taken") == 0
+    assert cluster.start(other).topic("orders").config == leader.topic("orders").config
+
+
 def test_a_topic_grows_and_leaders_go_back_to_where_they_were_at_first(cluster: Cluster) -> None:
     leader = three(cluster)
     leader.add_partitions("orders", 2)

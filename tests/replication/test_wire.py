@@ -95,6 +95,7 @@ EVERY: dict[type, st.SearchStrategy[Any]] = {
     control.Gone: st.builds(control.Gone, ints, ints),
     control.ProposeIsr: st.builds(control.ProposeIsr, isr_changes),
     control.IsrDecided: st.builds(control.IsrDecided, st.booleans(), ints),
+    control.AlterTopic: st.builds(control.AlterTopic, texts, configs),
     control.AddPartitions: st.builds(control.AddPartitions, texts, counts),
     control.Reassign: st.builds(control.Reassign, names, several(ints)),
     control.ElectPreferred: st.just(control.ElectPreferred()),
@@ -235,7 +236,7 @@ def test_a_wrong_head_is_refused_with_a_reason(changes: dict[str, int], reason: 
         parsed(forged(APPENDED, {"start": 1, "end": 2}, **changes))
 
 
-@pytest.mark.parametrize("kind", [0, 26, 255])
+@pytest.mark.parametrize("kind", [0, 27, 255])
 def test_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(ProtocolError, match=f"kind {kind}"):
         parsed(forged(kind, {}))

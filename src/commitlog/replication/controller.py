@@ -51,6 +51,9 @@ class Controller(Protocol):
     ) -> None:
         """Create a topic, its replicas spread over the nodes that are alive."""
 
+    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Change settings of a topic, on all nodes."""
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
 

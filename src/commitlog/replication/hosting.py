@@ -10,9 +10,11 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from threading import RLock
 
 from commitlog import files
+from commitlog.config import TopicConfig
 from commitlog.errors import ConfigError, TopicExistsError, UnknownTopicError
 from commitlog.log import CommitLog
 from commitlog.partitions.partition import Partition
@@ -101,8 +103,9 @@ class Hosting:
             found = self._log.create_topic(name, count, topic.config)
         elif len(found.partitions) < count:
             found.add_partitions(count)
-        if found.config.overrides() != dict(topic.config):
-            found.alter_config(**topic.config)
+        settings = TopicConfig().altered(topic.config)
+        if found.config != settings:
+            found.alter_config(**asdict(settings))  # those that are the defaults again, too
         for partition in found.partitions:
             if not partition.replicated:
                 partition.follow()  # until the controller says who leads, nobody appends

@@ -12,6 +12,7 @@ from commitlog.batches.columns import Buffer
 from commitlog.record import TopicPartition
 from commitlog.replication.controllers.control import (
     AddPartitions,
+    AlterTopic,
     ClusterNow,
     ElectPreferred,
     Gone,
@@ -256,5 +257,5 @@ Message = (
     Refused | Fetch | Fetched | Describe | Described | CreateTopic | DeleteTopic | Done | Append | Appended
     | Read | ReadBatches | FindOffset | FoundOffset
     | Join | Joined | Heartbeat | ClusterNow | Leave | Gone | ProposeIsr | IsrDecided
-    | AddPartitions | Reassign | ElectPreferred
+    | AddPartitions | AlterTopic | Reassign | ElectPreferred
 )  # fmt: skip

@@ -144,6 +144,10 @@ class Node:
         led = [number for number, one in enumerate(topic.partitions) if one.leader == self.node_id]
         return all(self.leads(TopicPartition(name, number)) for number in led)
 
+    def alter_topic(self, name: str, **changes: Any) -> None:
+        """Change settings of a topic, on all nodes: those of segments count from their next roll on."""
+        self._controller.alter_topic(name, changes)
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic on all nodes."""
         self._controller.delete_topic(name)

@@ -237,6 +237,13 @@ def topic_created(
     return _settled(state, state.nodes, {**state.topics, name: _grown(state, topic, spread)})
 
 
+def topic_altered(state: ClusterState, name: str, changes: Mapping[str, Any]) -> ClusterState:
+    """Return the state once a topic has other settings; those that are not named stay."""
+    topic = _topic(state, name)
+    settings = TopicConfig().altered(topic.config).altered(changes).overrides()
+    return _settled(state, state.nodes, {**state.topics, name: replace(topic, config=settings)})
+
+
 def topic_deleted(state: ClusterState, name: str) -> ClusterState:
     """Return the state once there is no such topic any more."""
     _topic(state, name)
@@ -313,7 +320,7 @@ def _topic_settled(
     settled = tuple(_partition_settled(one, nodes, unclean) for one in topic.partitions)
     before = state.topics.get(name)
     if before is not None and before.partitions == settled:
-        return before
+        return before if before.config == topic.config else replace(topic, partitions=before.partitions)
     known = before.partitions if before is not None else ()
     partitions = tuple(
         one if number < len(known) and one == known[number] else replace(one, version=version)

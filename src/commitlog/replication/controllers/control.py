@@ -6,14 +6,16 @@
 | Heartbeat | ClusterNow | a node, again and again: it is alive as long as it asks |
 | Leave, Gone | Done | a node that stops |
 | ProposeIsr | IsrDecided | a leader |
-| AddPartitions, Reassign, ElectPreferred; CreateTopic, DeleteTopic of messages.py | Done | anybody |
+| AlterTopic, AddPartitions, Reassign, ElectPreferred; messages.py: CreateTopic, DeleteTopic | Done | all |
 
 Any of them may be answered by a Refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, IsrChange
@@ -87,6 +89,14 @@ class IsrDecided:
 
     counts: bool
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopic:
+    """Settings of a topic are to change."""
+
+    name: str
+    changes: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from commitlog.replication.cluster import ClusterState, IsrChange
 from commitlog.replication.controller import Changed, Decided
 from commitlog.replication.controllers.control import (
     AddPartitions,
+    AlterTopic,
     ClusterNow,
     ElectPreferred,
     Gone,
@@ -256,6 +257,10 @@ class RemoteController:
     ) -> None:
         """Create a topic, its replicas spread over the nodes that are alive."""
         self._ask(CreateTopic(name, partitions, replication_factor, dict(config)))
+
+    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Change settings of a topic, on all nodes."""
+        self._ask(AlterTopic(name, dict(changes)))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""

@@ -10,6 +10,7 @@ from commitlog.errors import CommitLogError, ProtocolError, StaleNodeError
 from commitlog.replication.cluster import ClusterState
 from commitlog.replication.controllers.control import (
     AddPartitions,
+    AlterTopic,
     ClusterNow,
     ElectPreferred,
     Gone,
@@ -126,6 +127,8 @@ class ControllerServer:
                 controller.create_topic(name, partitions, replication_factor, config)
             case DeleteTopic(name):
                 controller.delete_topic(name)
+            case AlterTopic(name, changes):
+                controller.alter_topic(name, changes)
             case AddPartitions(name, partitions):
                 controller.add_partitions(name, partitions)
             case Reassign(partition, replicas):

@@ -95,6 +95,10 @@ class SimulatedController:
         """Create a topic, its replicas spread over the nodes that are alive."""
         self._set(rules.topic_created(self._state, name, partitions, replication_factor, config))
 
+    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Change settings of a topic, on all nodes."""
+        self._set(rules.topic_altered(self._state, name, changes))
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         self._set(rules.topic_deleted(self._state, name))

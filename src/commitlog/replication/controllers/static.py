@@ -140,6 +140,10 @@ class StaticController:
         """Create a topic, its replicas spread over the nodes that are alive."""
         self._change(lambda state: rules.topic_created(state, name, partitions, replication_factor, config))
 
+    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Change settings of a topic, on all nodes."""
+        self._change(lambda state: rules.topic_altered(state, name, changes))
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         self._change(lambda state: rules.topic_deleted(state, name))

@@ -108,6 +108,7 @@ _RULES: dict[str, Callable[..., ClusterState]] = {
     "isr": _isr,
     "leave": _leave,
     "create_topic": rules.topic_created,
+    "alter_topic": rules.topic_altered,
     "delete_topic": rules.topic_deleted,
     "add_partitions": rules.partitions_added,
     "reassign": _reassign,

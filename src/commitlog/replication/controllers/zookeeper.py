@@ -153,6 +153,10 @@ class ZooKeeperController:
         """Create a topic, its replicas spread over the nodes that are alive."""
         self._ask("create_topic", name, partitions, replication_factor, dict(config))
 
+    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Change settings of a topic, on all nodes."""
+        self._ask("alter_topic", name, dict(changes))
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         self._ask("delete_topic", name)

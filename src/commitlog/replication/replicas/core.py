@@ -51,7 +51,8 @@ def _refuse(request: Message, reply: Reply) -> None:
 class NodeCore:
     """The replicas of one node.
 
-    `open_log` is called when this node becomes a replica of a partition, `remove_log` when it is one no more.
+    `open_log` is called when this node becomes a replica of a partition, and with the same log as its result
+    when the settings of its topic change; `remove_log` when it is a replica no more.
     """
 
     def __init__(
@@ -274,6 +275,9 @@ class NodeCore:
             if replica is None:
                 replica = Replica(name, self.node_id, topic, self._open_log(name, topic), self._config)
                 self._replicas[name] = replica
+            elif replica.topic_config != topic.config:
+                self._open_log(name, topic)
+                replica.configure(topic.config)
             return replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
         except Exception:
             _logger.exception("%s-%d is not replicated here until the next change", *name)

@@ -52,10 +52,14 @@ class Leader:
             log.next_offset,
             state,
             nodes,
-            min_insync_replicas=topic_config.get("min_insync_replicas", 1),
+            min_insync_replicas=_needed(topic_config),
             lag_max_ms=config.replica_lag_time_max_ms,
             now_ms=now_ms,
         )
+
+    def configure(self, topic_config: Mapping[str, Any]) -> None:
+        """Take other settings of the topic."""
+        self.progress.min_insync_replicas = _needed(topic_config)
 
     # --- what comes in ------------------------------------------------------------------------------
 
@@ -187,3 +191,8 @@ class Leader:
             segment_base=found.segment_base if found is not None else 0,
             data=found.data if found is not None else NO_DATA,
         )
+
+
+def _needed(topic_config: Mapping[str, Any]) -> int:
+    needed: int = topic_config.get("min_insync_replicas", 1)
+    return needed

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 from commitlog.errors import NotLeaderError, PartitionFailedError
 from commitlog.record import TopicPartition
@@ -72,7 +73,7 @@ class Replica:
         self.topic_id = topic.topic_id
         self.log = log
         self._node_id = node_id
-        self._topic_config = topic.config
+        self.topic_config = topic.config
         self._config = config
         self._lock = Lock()
         self._version = -1
@@ -101,12 +102,19 @@ class Replica:
                 self._follow(leader, state.leader_epoch)
             return NEWS
 
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Take other settings of the topic; what follows from them is seen when the state is taken in."""
+        with self._lock:
+            self.topic_config = config
+            if isinstance(self._role, Leader):
+                self._role.configure(config)
+
     def _lead(self, state: PartitionState, nodes: Mapping[int, NodeState], now_ms: int) -> None:
         self._role = None
         with suppress(PartitionFailedError):  # the leader sees it, and resigns
             self.log.lead(state.leader_epoch)
         self._role = Leader(
-            self.name, self._node_id, self.log, state, nodes, self._topic_config, self._config, now_ms
+            self.name, self._node_id, self.log, state, nodes, self.topic_config, self._config, now_ms
         )
 
     def retire(self) -> None:

@@ -17,6 +17,7 @@ from commitlog.errors import FrameTooLargeError, ProtocolError
 from commitlog.replication.cluster import ClusterState, IsrChange, NodeState, PartitionState, TopicState
 from commitlog.replication.controllers.control import (
     AddPartitions,
+    AlterTopic,
     ClusterNow,
     ElectPreferred,
     Gone,
@@ -233,6 +234,7 @@ KINDS: dict[int, tuple[type, Codec]] = {
     23: (AddPartitions, fields(AddPartitions, name=TEXT, partitions=COUNT)),
     24: (Reassign, fields(Reassign, name=NAME, replicas=_NODES)),
     25: (ElectPreferred, fields(ElectPreferred)),
+    26: (AlterTopic, fields(AlterTopic, name=TEXT, changes=_CONFIG)),
 }  # fmt: skip
 _BY_KIND = {kind: (one.__name__, codec) for kind, (one, codec) in KINDS.items()}
 _BY_CLASS: dict[type, tuple[int, Codec]] = {one: (kind, codec) for kind, (one, codec) in KINDS.items()}
