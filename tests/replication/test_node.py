@@ -224,7 +224,8 @@ def test_settings_of_a_topic_change_on_every_node_and_count_at_once(cluster: Clu
     leader.alter_topic("orders", retention_ms=-1, min_insync_replicas=1)
     assert wait(lambda: leader.topic("orders").config.min_insync_replicas == 1)
     assert partition.append(b"taken") == 0
-    assert cluster.start(other).topic("orders").config == leader.topic("orders").config
+    back, settings = cluster.start(other), leader.topic("orders").config
+    assert wait(lambda: back.topic("orders").config == settings)
 
 
 def test_a_topic_grows_and_leaders_go_back_to_where_they_were_at_first(cluster: Cluster) -> None:
