@@ -253,9 +253,13 @@ class NodeCore:
             for number, one in enumerate(topic.partitions)
             if self.node_id in one.replicas
         }
-        for name, replica in list(self._replicas.items()):
-            if name not in wanted or wanted[name][0].topic_id != replica.topic_id:
-                self._remove(name, replica)
+        self._remove(
+            [
+                name
+                for name, replica in self._replicas.items()
+                if name not in wanted or wanted[name][0].topic_id != replica.topic_id
+            ]
+        )
         outcomes = [
             (name, self._apply_one(name, topic, one, state, alive)) for name, (topic, one) in wanted.items()
         ]
@@ -279,14 +283,16 @@ class NodeCore:
             _logger.exception("%s-%d is not replicated here until the next change", *name)
             return Outcome(news=True)
 
-    def _remove(self, name: TopicPartition, replica: Replica) -> None:
-        del self._replicas[name]
-        replica.retire()
-        self._settle(name, Outcome(news=True))
-        try:
-            self._remove_log(name)
-        except Exception:
-            _logger.exception("the records of %s-%d could not be removed", *name)
+    def _remove(self, names: list[TopicPartition]) -> None:
+        """Be no replica of these any more. All stop before a log goes: with the first may go a whole topic."""
+        for name in names:
+            self._replicas.pop(name).retire()
+            self._settle(name, Outcome(news=True))
+        for name in names:
+            try:
+                self._remove_log(name)
+            except Exception:
+                _logger.exception("the records of %s-%d could not be removed", *name)
 
     def _follow(self, state: ClusterState, wanted: dict[TopicPartition, PartitionState]) -> None:
         followed: dict[int, set[tuple[TopicPartition, int]]] = {}
