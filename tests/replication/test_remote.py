@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import random
@@ -40,9 +41,10 @@ from commitlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.record import TopicPartition
 from commitlog.replication.clients.remote import RemoteLog
 from commitlog.replication.clients.remote_partition import RemotePartition
-from commitlog.replication.messages import Append, Describe, Message, Read
+from commitlog.replication.messages import Append, Describe, Message, Read, Refused
 from commitlog.replication.transport import Reply
 
 from .conftest import MakeTransport
@@ -374,6 +376,29 @@ def test_a_wait_ends_when_the_topic_is_deleted(log: CommitLog, remote: RemoteLog
         log.delete_topic("t")
         with pytest.raises(UnknownTopicError):
             waiting.result(30)
+
+
+def test_a_read_that_fails_while_it_waits_does_not_keep_others_from_waiting(
+    both: tuple[Partition, RemotePartition], node: LoneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition, far = both
+    asked = Read(TopicPartition("t", 0), 0, 1000, 30_000)
+    answers: list[Message] = []
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    node.service.handle(asked, answers.append)
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "read_replica", fails)
+        partition.append(b"x")
+        wait_until(lambda: answers)
+    assert isinstance(answers[0], Refused)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(far.wait_for, 1, 30)
+        wait_until(lambda: node.service._waiting)
+        partition.append(b"y")
+        assert waiting.result(30)
 
 
 def test_a_node_that_closes_lets_those_who_wait_go(

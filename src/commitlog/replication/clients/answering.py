@@ -6,6 +6,7 @@ one thread answers them when there are some, or when their time is over.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -39,6 +40,7 @@ from commitlog.replication.messages import (
 from commitlog.replication.refusals import refused
 from commitlog.replication.transport import Reply
 
+_logger = logging.getLogger("commitlog.replication")
 Acknowledged = Callable[[CommitLogError | None], None]
 _LONGEST_WAIT_MS = 60_000
 
@@ -222,6 +224,9 @@ class ClientService:
                 return read_batches(partition, one.read)
         except CommitLogError as error:
             return refused(error)
+        except Exception as error:  # no more files, for instance: this read suffers, not all that ever wait
+            _logger.exception("a read of %s-%d that waited failed", *one.read.name)
+            return refused(CommitLogError(f"the node failed to handle it: {type(error).__name__}"))
         return None
 
 
