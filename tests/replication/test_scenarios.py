@@ -401,6 +401,27 @@ def test_a_follower_whose_disk_is_full_asks_again_until_there_is_room(
     assert told == [None]
 
 
+def test_a_node_elected_on_a_full_disk_leads_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = LittleCluster(3)
+    cluster.run(1000)
+
+    def full(epoch: int) -> None:
+        raise DiskFullError("orders-0", "No space left on device")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(cluster.logs[2], "lead", full)
+        cluster.network.pause("1")
+        cluster.run(5000)
+    assert cluster.state.leader == 2
+    assert "No space left on device" in caplog.text
+    cluster.run(2000)  # the controller has nothing new to tell
+    told = cluster.append_to_all(2)
+    cluster.run(1000)
+    assert told == [None]
+
+
 def test_a_partition_that_cannot_be_read_does_not_hold_up_its_follower(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,7 @@ from threading import Event, Lock
 
 from commitlog.errors import (
     CommitLogError,
+    DiskFullError,
     NotEnoughReplicasError,
     NotLeaderError,
     ProtocolError,
@@ -67,8 +68,9 @@ class NodeCore:
         self.incarnation = -1
         self._transport, self._controller, self._config = transport, controller, config
         self._open_log, self._remove_log = open_log, remove_log
-        self._lock = Lock()  # guards the three below
+        self._lock = Lock()  # guards the four below
         self._newest: ClusterState | None = None
+        self._unfinished: ClusterState | None = None  # taken in but for what there was no room for
         self._applying = True  # until joined
         self._closed = False
         self._replicas: dict[TopicPartition, Replica] = {}
@@ -202,6 +204,7 @@ class NodeCore:
             self._lag_check_ms = now_ms + min(self._config.replica_lag_time_max_ms // 4, _LAG_CHECK_MS)
             for name, replica in list(self._replicas.items()):
                 self._look_at(name, replica, now_ms)
+            self._finish()
 
     def _look_at(self, name: TopicPartition, replica: Replica, now_ms: int) -> None:
         try:
@@ -220,6 +223,14 @@ class NodeCore:
             self._applying = True
         self._apply_newest()
 
+    def _finish(self) -> None:
+        """Take in again what could not be taken in: there may be room by now."""
+        with self._lock:
+            if self._unfinished is None or self._applying:
+                return
+            self._newest, self._applying = self._unfinished, True
+        self._apply_newest()
+
     def _apply_newest(self) -> None:
         while True:
             with self._lock:
@@ -227,6 +238,7 @@ class NodeCore:
                 if state is None or self._closed:
                     self._applying = False
                     return
+                self._unfinished = None
             try:
                 self._apply(state)
             except Exception:
@@ -279,6 +291,11 @@ class NodeCore:
                 replica = Replica(name, self.node_id, topic, self._open_log(name, topic), self._config)
                 self._replicas[name] = replica
             return replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
+        except (DiskFullError, OSError):
+            _logger.exception("%s-%d is not replicated here for now; it is tried again", *name)
+            with self._lock:
+                self._unfinished = state
+            return Outcome(news=True)
         except Exception:
             _logger.exception("%s-%d is not replicated here until the next change", *name)
             return Outcome(news=True)
