@@ -16,10 +16,11 @@ from commitlog.errors import (
     ReplicationTimeoutError,
 )
 from commitlog.partitions.epochs import NO_EPOCH
-from commitlog.replication.cluster import NodeState, PartitionState, TopicState
+from commitlog.replication.cluster import ClusterState, IsrChange, NodeState, PartitionState, TopicState
 from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controllers.simulated import CONTROLLER
 from commitlog.replication.messages import EpochEnd, Fetch, Fetched, FetchPart, Message
+from commitlog.replication.replicas.leader import Leader
 from commitlog.replication.replicas.replica import Replica
 from commitlog.replication.replicas.replica_log import ReplicaSlice
 
@@ -510,6 +511,32 @@ def test_an_append_to_a_node_that_does_not_lead_names_who_does() -> None:
         with pytest.raises(NotLeaderError) as raised:
             cluster.cores[node_id].check_can_append(ORDERS, 1)
         assert raised.value.args == (ORDERS, 1)
+
+
+def test_a_decision_does_not_overtake_the_state_by_which_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = LittleCluster(3, replica_lag_time_max_ms=2000)
+    cluster.network.pause("3")
+    cluster.run(5000)
+    assert cluster.state.isr == (1, 2)
+    proposed: list[IsrChange] = []
+    monkeypatch.setattr(cluster.controller, "propose_isr", lambda change, decided: proposed.append(change))
+    cluster.network.resume("3")
+    while not proposed:
+        cluster.run(10)
+    (first,), core = proposed, cluster.cores[1]
+    assert first.isr == (1, 2, 3)
+    apply = core._apply
+
+    def taking_long(state: ClusterState) -> None:
+        # it counted, the answer was lost, and made again it was refused: told while another thread takes this in
+        core._decided(first, False)
+        apply(state)
+
+    monkeypatch.setattr(core, "_apply", taking_long)
+    core.changed(cluster.controller.state())
+    leader = core.replica(ORDERS)._role  # type: ignore[union-attr]
+    assert isinstance(leader, Leader)
+    assert leader.progress.counted == {1, 2, 3}
 
 
 def test_who_waits_when_a_node_closes_is_told() -> None:

@@ -334,6 +334,9 @@ class NodeCore:
                 self._settle_acks(name)
 
     def _decided(self, change: IsrChange, counts: bool) -> None:
+        with self._lock:
+            if self._applying:
+                return  # by a state that another thread may yet have to take in: as if it had been lost
         replica = self._replicas.get(change.name)
         if replica is not None:
             replica.decided(change, counts, self._transport.now_ms())
