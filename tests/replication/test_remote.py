@@ -34,6 +34,7 @@ from commitlog.errors import (
     NotEnoughReplicasError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    PartitionFailedError,
     ReadOnlyError,
     RecordTooLargeError,
     ReplicationTimeoutError,
@@ -42,9 +43,11 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.record import TopicPartition
+from commitlog.replication.clients.answering import described
 from commitlog.replication.clients.remote import RemoteLog
 from commitlog.replication.clients.remote_partition import RemotePartition
 from commitlog.replication.messages import Append, Describe, Message, Read, Refused
+from commitlog.replication.refusals import refused
 from commitlog.replication.transport import Reply
 
 from .conftest import MakeTransport
@@ -479,6 +482,44 @@ def test_reads_may_go_to_a_follower_that_was_named(
     assert not any(isinstance(one, Read) for one in two[0].asked)
     assert far.append(b"y") == 1
     assert any(isinstance(one, Append) for one in two[0].asked)
+
+
+@pytest.mark.parametrize("old_leader", [0, 2], ids=["a zombie itself", "one that is gone"])
+def test_a_client_does_not_keep_asking_a_node_that_knows_an_old_state(
+    log: CommitLog, cluster: Cluster, make_node: Callable[..., LoneNode], connect: Connect, old_leader: int
+) -> None:
+    stale, leader, gone = (make_node() for _ in range(3))
+    log.create_topic("t")
+    cluster.leader = old_leader
+    old = described(cluster.state(), ())
+    cluster.leader = 1
+
+    def intercept(message: Message, reply: Reply) -> bool:
+        if isinstance(message, Describe):
+            reply(old)
+        elif isinstance(message, Append):
+            reply(refused(ReplicationTimeoutError("t-0", 100)))  # nobody fetches from it any more
+        return isinstance(message, Describe | Append)
+
+    stale.intercept = intercept
+    gone.close()
+    far = connect(f"{stale.address},{leader.address}", timeout_ms=10_000).topic("t").partition(0)
+    assert far.append(b"x", acks="all") == 0
+
+
+def test_reads_go_on_at_another_replica_when_the_near_one_has_failed(
+    log: CommitLog, two: tuple[LoneNode, LoneNode], connect: Connect
+) -> None:
+    log.create_topic("t").append(b"x")
+
+    def intercept(message: Message, reply: Reply) -> bool:
+        if isinstance(message, Read):
+            reply(refused(PartitionFailedError("t-0", "the disk is gone")))
+        return isinstance(message, Read)
+
+    two[1].intercept = intercept
+    far = connect(two[1].address, read_from="any", timeout_ms=10_000).topic("t").partition(0)
+    assert [record.value for record in far.records()] == [b"x"]
 
 
 def lose(node: LoneNode, kind: type, times: int, *, done: bool) -> None:

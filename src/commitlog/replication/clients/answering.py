@@ -126,7 +126,7 @@ class ClientService:
                     self._host.partition(name, any_replica=False).offset_for_timestamp(timestamp)
                 )
             case Describe(names):
-                return _described(self._host.state(), names)
+                return described(self._host.state(), names)
             case CreateTopic(name, partitions, replication_factor, config):
                 self._host.create_topic(name, partitions, replication_factor, config)
             case DeleteTopic(name):
@@ -246,7 +246,8 @@ def _batches(partition: Partition, offset: int, max_bytes: int) -> tuple[Data, i
     return found.data, found.next_offset
 
 
-def _described(state: ClusterState, names: tuple[str, ...]) -> Described:
+def described(state: ClusterState, names: tuple[str, ...]) -> Described:
+    """Return what clients are told of nodes, and of these topics: all if none is named."""
     addresses = {node.node_id: node.address for node in state.nodes.values()}
     found = [(name, state.topics[name]) for name in names or sorted(state.topics) if name in state.topics]
     return Described(addresses, tuple(_described_topic(name, topic) for name, topic in found))

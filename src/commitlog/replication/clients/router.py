@@ -75,6 +75,8 @@ class Router:
         self._nodes: dict[int, str] = {}
         self._topics: dict[str, DescribedTopic] = {}
         self._silent: set[str] = set()  # who did not answer the last time
+        self._unable: set[str] = set()  # who did not do the last time what was asked of a replica
+        self._turn = 0  # whose turn it is to tell who leads: one that knows an old state must not stay it
         self._closed = False
 
     def close(self) -> None:
@@ -157,11 +159,19 @@ class Router:
                 elif isinstance(answer, Refused):
                     problem = _passing(answer)
                 else:
+                    self._unable.discard(address)
                     return answer
-            self.forget(name.topic)
+            self._doubt(name.topic, address)
             if deadline.left_ms == 0:
                 raise problem
             self.pause(deadline)
+
+    def _doubt(self, topic: str, address: str | None) -> None:
+        """Ask somebody else who leads, and where another replica will do, that one."""
+        self.forget(topic)
+        self._turn += 1
+        if address is not None:
+            self._unable.add(address)
 
     def pause(self, deadline: Deadline) -> None:
         """Wait before the next try."""
@@ -208,7 +218,8 @@ class Router:
         leader = topic.leaders[name.partition]
         if any_replica:
             near = [nodes[one] for one in topic.replicas[name.partition] if one in nodes]
-            near.sort(key=lambda address: address not in self._addresses)  # who was named comes first
+            # who was named comes first, if it is able
+            near.sort(key=lambda address: (address in self._unable, address not in self._addresses))
             return near[0] if near else None
         return nodes.get(leader) if leader is not None else None
 
@@ -216,7 +227,9 @@ class Router:
         """Return all addresses, those last that did not answer: a transport takes its time with them."""
         with self._lock:
             others = [address for address in self._nodes.values() if address not in self._addresses]
-            return sorted([*self._addresses, *others], key=self._silent.__contains__)
+            known = [*self._addresses, *others]
+            turn = self._turn % len(known)
+            return sorted(known[turn:] + known[:turn], key=self._silent.__contains__)
 
 
 class Pending:
