@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -43,7 +44,7 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.record import TopicPartition
-from commitlog.replication.clients.answering import described
+from commitlog.replication.clients.answering import described, read_batches
 from commitlog.replication.clients.remote import RemoteLog
 from commitlog.replication.clients.remote_partition import RemotePartition
 from commitlog.replication.messages import Append, Describe, Message, Read, Refused
@@ -520,6 +521,28 @@ def test_reads_go_on_at_another_replica_when_the_near_one_has_failed(
     two[1].intercept = intercept
     far = connect(two[1].address, read_from="any", timeout_ms=10_000).topic("t").partition(0)
     assert [record.value for record in far.records()] == [b"x"]
+
+
+def test_what_could_be_read_is_waited_for_when_another_leader_does_not_know_it_yet(
+    both: tuple[Partition, RemotePartition], node: LoneNode
+) -> None:
+    partition, far = both
+    for number in range(40):
+        partition.append_many([b"%d" % number * 50_000])
+    behind = [5, 20, 20]  # high watermarks of new leaders
+
+    def intercept(message: Message, reply: Reply) -> bool:
+        if not isinstance(message, Read) or message.max_bytes == 0 or not behind:
+            return False
+        mark = behind.pop(0)
+        whole = message.offset < mark
+        found = read_batches(partition, replace(message, max_bytes=1 << 20 if whole else 0))
+        reply(replace(found, high_watermark=mark))
+        return True
+
+    node.intercept = intercept
+    assert len(list(far.records(0, 40))) == 40
+    assert behind == []
 
 
 def lose(node: LoneNode, kind: type, times: int, *, done: bool) -> None:
