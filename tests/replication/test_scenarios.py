@@ -528,7 +528,7 @@ def test_a_decision_does_not_overtake_the_state_by_which_it_was_made(monkeypatch
     apply = core._apply
 
     def taking_long(state: ClusterState) -> None:
-        # it counted, the answer was lost, and made again it was refused: told while another thread takes this in
+        # it counted, its answer was lost, and made again it was refused; another thread tells
         core._decided(first, False)
         apply(state)
 

@@ -301,7 +301,7 @@ class NodeCore:
             return Outcome(news=True)
 
     def _remove(self, names: list[TopicPartition]) -> None:
-        """Be no replica of these any more. All stop before a log goes: with the first may go a whole topic."""
+        """Be no replica of these any more. All stop before a log goes: the first takes its topic along."""
         for name in names:
             self._replicas.pop(name).retire()
             self._settle(name, Outcome(news=True))
