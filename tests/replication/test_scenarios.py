@@ -423,6 +423,30 @@ def test_a_node_elected_on_a_full_disk_leads_once_there_is_room(
     assert told == [None]
 
 
+def test_a_leader_whose_disk_has_failed_says_so_when_it_resigns(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = LittleCluster(2)
+    cluster.logs[1].failure = "the disk is gone"
+    cluster.run(3000)
+    assert (cluster.state.leader, cluster.state.isr) == (2, (2,))
+    assert [record.getMessage() for record in caplog.records] == [
+        "node 1 resigns as leader of orders-0: its disk has failed"
+    ]
+
+
+def test_a_lone_leader_whose_disk_has_failed_does_not_fill_the_log_of_its_program(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = LittleCluster(2, replica_lag_time_max_ms=2000)
+    cluster.network.pause("2")
+    cluster.run(3000)
+    cluster.append(1)
+    cluster.logs[1].failure = "the disk is gone"
+    cluster.network.resume("2")
+    cluster.run(10_000)  # the other asks ten times a second
+    assert cluster.state.isr == (1,)
+    assert caplog.records == []
+
+
 def test_a_partition_that_cannot_be_read_does_not_hold_up_its_follower(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -250,7 +250,7 @@ class ZooKeeperController:
                 self._elected.govern()
 
     def _resign(self, session: int) -> None:
-        """Decide nothing any more; the znode may be there of an election, or a deletion, that went unheard."""
+        """Decide nothing any more; the znode may be there of an election or a deletion that went unheard."""
         self._elected = None
         stat = self._client.exists(self._layout.controller)
         if stat is not None and stat.ephemeralOwner == session:

@@ -327,6 +327,10 @@ class NodeCore:
     def _settle(self, name: TopicPartition, outcome: Outcome) -> None:
         """Do what a replica left to do. No lock is held."""
         if outcome.proposal is not None:
+            if self.node_id not in outcome.proposal.isr:
+                _logger.warning(
+                    "node %d resigns as leader of %s-%d: its disk has failed", self.node_id, *name
+                )
             self._controller.propose_isr(outcome.proposal, partial(self._decided, outcome.proposal))
         if outcome.news:
             self._serving.wake(name)
