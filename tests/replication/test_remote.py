@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -44,10 +45,19 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.record import TopicPartition
+from commitlog.replication.clients import router
 from commitlog.replication.clients.answering import described, read_batches
 from commitlog.replication.clients.remote import RemoteLog
 from commitlog.replication.clients.remote_partition import RemotePartition
-from commitlog.replication.messages import Append, Describe, Message, Read, Refused
+from commitlog.replication.messages import (
+    Append,
+    Describe,
+    Described,
+    DescribedTopic,
+    Message,
+    Read,
+    Refused,
+)
 from commitlog.replication.refusals import refused
 from commitlog.replication.transport import Reply
 
@@ -557,6 +567,72 @@ def lose(node: LoneNode, kind: type, times: int, *, done: bool) -> None:
             node.service.handle(message, lambda answer: None)
         node.break_connections()
         return True
+
+    node.intercept = intercept
+
+
+def test_an_append_that_may_be_there_is_not_told_to_be_nowhere_as_nobody_leads_any_more(
+    log: CommitLog, cluster: Cluster, node: LoneNode, connect: Connect
+) -> None:
+    partition = log.create_topic("t").partition(0)
+    far = connect(node.address, timeout_ms=500).topic("t").partition(0)
+    lose(node, Append, 1, done=True)
+    lost = node.intercept
+
+    def intercept(message: Message, reply: Reply) -> bool:
+        taken = lost(message, reply)
+        if taken:
+            cluster.leader = None
+        return taken
+
+    node.intercept = intercept
+    with pytest.raises(ReplicationTimeoutError):  # and not NotLeaderError, which tells that it is not there
+        far.append(b"x")
+    assert partition.next_offset == 1
+
+
+def test_an_append_whose_answer_is_lost_is_there_once_though_a_zombie_is_asked_meanwhile(
+    log: CommitLog,
+    tmp_path: Path,
+    make_transport: MakeTransport,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(router, "_SILENT_SECONDS", 0.1)
+    with commitlog.open(tmp_path / "zombie") as old_log:
+        leader, zombie = (LoneNode(Cluster(one), make_transport()) for one in (log, old_log))
+        nodes = {0: zombie.address, 1: leader.address}
+        for number, node in enumerate((zombie, leader)):
+            node.cluster.log.create_topic("t")
+            topic = DescribedTopic("t", {}, (number,), (number,), ((0, 1),), ((0, 1),))
+            answering(node, Described(nodes, (topic,)))
+        zombie.cluster.acknowledgement = ReplicationTimeoutError("t-0", 100)  # nobody fetches from it
+        far = connect(f"{leader.address},{zombie.address}", timeout_ms=20_000).topic("t").partition(0)
+        far.append(b"first", acks="all")
+        (first,) = [one for one in leader.asked if isinstance(one, Append)]
+        zombie.service.handle(first, lambda answer: None)  # it has this, and nothing since
+        far.append(b"second", acks="all")
+        described_as = leader.intercept
+        lose(leader, Append, 1, done=True)
+        lost = leader.intercept
+        leader.intercept = lambda message, reply: described_as(message, reply) or lost(message, reply)
+        assert far.append(b"third", acks="all") == 2
+        assert [record.value for record in log.topic("t").partition(0).records()] == [
+            b"first",
+            b"second",
+            b"third",
+        ]
+        for node in (leader, zombie):
+            node.close()
+
+
+def answering(node: LoneNode, about: Described) -> None:
+    """Let a node tell this of the cluster."""
+
+    def intercept(message: Message, reply: Reply) -> bool:
+        if isinstance(message, Describe):
+            reply(about)
+        return isinstance(message, Describe)
 
     node.intercept = intercept
 

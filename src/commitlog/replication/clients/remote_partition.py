@@ -162,7 +162,7 @@ class RemotePartition(PartitionReader):
     def _ask_ahead(self, offset: int) -> Pending | None:
         router, any_replica = self._router, self._any_replica
         deadline = router.deadline()
-        address = router.address_for(self._topic_partition, deadline, any_replica=any_replica)
+        address, _ = router.place_of(self._topic_partition, deadline, any_replica=any_replica)
         if address is None:
             return None
         message = Read(self._topic_partition, offset, _READ_BYTES, 0, any_replica)
