@@ -292,3 +292,14 @@ def test_a_lone_leader_whose_disk_fails_stays_and_says_so(
 
 def failing_sync(fd: int) -> None:
     raise OSError(errno.EIO, "the disk is gone")
+
+
+def test_a_topic_of_several_partitions_is_deleted_and_others_go_on(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = cluster.start(1), cluster.start(2)
+    first.create_topic("orders", 3, 2, {})
+    first.delete_topic("orders")
+    first.create_topic("bills", 3, 2, {})  # nothing of the state before it was left undone
+    assert wait(lambda: all(node.log.topics() == ["bills"] for node in (first, second)))
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import random
@@ -11,7 +12,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +36,7 @@ from commitlog.errors import (
     NotEnoughReplicasError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    PartitionFailedError,
     ReadOnlyError,
     RecordTooLargeError,
     ReplicationTimeoutError,
@@ -40,9 +44,21 @@ from commitlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.record import TopicPartition
+from commitlog.replication.clients import router
+from commitlog.replication.clients.answering import described, read_batches
 from commitlog.replication.clients.remote import RemoteLog
 from commitlog.replication.clients.remote_partition import RemotePartition
-from commitlog.replication.messages import Append, Describe, Message, Read
+from commitlog.replication.messages import (
+    Append,
+    Describe,
+    Described,
+    DescribedTopic,
+    Message,
+    Read,
+    Refused,
+)
+from commitlog.replication.refusals import refused
 from commitlog.replication.transport import Reply
 
 from .conftest import MakeTransport
@@ -376,6 +392,29 @@ def test_a_wait_ends_when_the_topic_is_deleted(log: CommitLog, remote: RemoteLog
             waiting.result(30)
 
 
+def test_a_read_that_fails_while_it_waits_does_not_keep_others_from_waiting(
+    both: tuple[Partition, RemotePartition], node: LoneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition, far = both
+    asked = Read(TopicPartition("t", 0), 0, 1000, 30_000)
+    answers: list[Message] = []
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    node.service.handle(asked, answers.append)
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "read_replica", fails)
+        partition.append(b"x")
+        wait_until(lambda: answers)
+    assert isinstance(answers[0], Refused)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(far.wait_for, 1, 30)
+        wait_until(lambda: node.service._waiting)
+        partition.append(b"y")
+        assert waiting.result(30)
+
+
 def test_a_node_that_closes_lets_those_who_wait_go(
     both: tuple[Partition, RemotePartition], node: LoneNode
 ) -> None:
@@ -456,6 +495,66 @@ def test_reads_may_go_to_a_follower_that_was_named(
     assert any(isinstance(one, Append) for one in two[0].asked)
 
 
+@pytest.mark.parametrize("old_leader", [0, 2], ids=["a zombie itself", "one that is gone"])
+def test_a_client_does_not_keep_asking_a_node_that_knows_an_old_state(
+    log: CommitLog, cluster: Cluster, make_node: Callable[..., LoneNode], connect: Connect, old_leader: int
+) -> None:
+    stale, leader, gone = (make_node() for _ in range(3))
+    log.create_topic("t")
+    cluster.leader = old_leader
+    old = described(cluster.state(), ())
+    cluster.leader = 1
+
+    def intercept(message: Message, reply: Reply) -> bool:
+        if isinstance(message, Describe):
+            reply(old)
+        elif isinstance(message, Append):
+            reply(refused(ReplicationTimeoutError("t-0", 100)))  # nobody fetches from it any more
+        return isinstance(message, Describe | Append)
+
+    stale.intercept = intercept
+    gone.close()
+    far = connect(f"{stale.address},{leader.address}", timeout_ms=10_000).topic("t").partition(0)
+    assert far.append(b"x", acks="all") == 0
+
+
+def test_reads_go_on_at_another_replica_when_the_near_one_has_failed(
+    log: CommitLog, two: tuple[LoneNode, LoneNode], connect: Connect
+) -> None:
+    log.create_topic("t").append(b"x")
+
+    def intercept(message: Message, reply: Reply) -> bool:
+        if isinstance(message, Read):
+            reply(refused(PartitionFailedError("t-0", "the disk is gone")))
+        return isinstance(message, Read)
+
+    two[1].intercept = intercept
+    far = connect(two[1].address, read_from="any", timeout_ms=10_000).topic("t").partition(0)
+    assert [record.value for record in far.records()] == [b"x"]
+
+
+def test_what_could_be_read_is_waited_for_when_another_leader_does_not_know_it_yet(
+    both: tuple[Partition, RemotePartition], node: LoneNode
+) -> None:
+    partition, far = both
+    for number in range(40):
+        partition.append_many([b"%d" % number * 50_000])
+    behind = [5, 20, 20]  # high watermarks of new leaders
+
+    def intercept(message: Message, reply: Reply) -> bool:
+        if not isinstance(message, Read) or message.max_bytes == 0 or not behind:
+            return False
+        mark = behind.pop(0)
+        whole = message.offset < mark
+        found = read_batches(partition, replace(message, max_bytes=1 << 20 if whole else 0))
+        reply(replace(found, high_watermark=mark))
+        return True
+
+    node.intercept = intercept
+    assert len(list(far.records(0, 40))) == 40
+    assert behind == []
+
+
 def lose(node: LoneNode, kind: type, times: int, *, done: bool) -> None:
     """Let some answers be lost with their connection; `done` says whether what was asked was done."""
     left = [times]
@@ -468,6 +567,72 @@ def lose(node: LoneNode, kind: type, times: int, *, done: bool) -> None:
             node.service.handle(message, lambda answer: None)
         node.break_connections()
         return True
+
+    node.intercept = intercept
+
+
+def test_an_append_that_may_be_there_is_not_told_to_be_nowhere_as_nobody_leads_any_more(
+    log: CommitLog, cluster: Cluster, node: LoneNode, connect: Connect
+) -> None:
+    partition = log.create_topic("t").partition(0)
+    far = connect(node.address, timeout_ms=500).topic("t").partition(0)
+    lose(node, Append, 1, done=True)
+    lost = node.intercept
+
+    def intercept(message: Message, reply: Reply) -> bool:
+        taken = lost(message, reply)
+        if taken:
+            cluster.leader = None
+        return taken
+
+    node.intercept = intercept
+    with pytest.raises(ReplicationTimeoutError):  # and not NotLeaderError, which tells that it is not there
+        far.append(b"x")
+    assert partition.next_offset == 1
+
+
+def test_an_append_whose_answer_is_lost_is_there_once_though_a_zombie_is_asked_meanwhile(
+    log: CommitLog,
+    tmp_path: Path,
+    make_transport: MakeTransport,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(router, "_SILENT_SECONDS", 0.1)
+    with commitlog.open(tmp_path / "zombie") as old_log:
+        leader, zombie = (LoneNode(Cluster(one), make_transport()) for one in (log, old_log))
+        nodes = {0: zombie.address, 1: leader.address}
+        for number, node in enumerate((zombie, leader)):
+            node.cluster.log.create_topic("t")
+            topic = DescribedTopic("t", {}, (number,), (number,), ((0, 1),), ((0, 1),))
+            answering(node, Described(nodes, (topic,)))
+        zombie.cluster.acknowledgement = ReplicationTimeoutError("t-0", 100)  # nobody fetches from it
+        far = connect(f"{leader.address},{zombie.address}", timeout_ms=20_000).topic("t").partition(0)
+        far.append(b"first", acks="all")
+        (first,) = [one for one in leader.asked if isinstance(one, Append)]
+        zombie.service.handle(first, lambda answer: None)  # it has this, and nothing since
+        far.append(b"second", acks="all")
+        described_as = leader.intercept
+        lose(leader, Append, 1, done=True)
+        lost = leader.intercept
+        leader.intercept = lambda message, reply: described_as(message, reply) or lost(message, reply)
+        assert far.append(b"third", acks="all") == 2
+        assert [record.value for record in log.topic("t").partition(0).records()] == [
+            b"first",
+            b"second",
+            b"third",
+        ]
+        for node in (leader, zombie):
+            node.close()
+
+
+def answering(node: LoneNode, about: Described) -> None:
+    """Let a node tell this of the cluster."""
+
+    def intercept(message: Message, reply: Reply) -> bool:
+        if isinstance(message, Describe):
+            reply(about)
+        return isinstance(message, Describe)
 
     node.intercept = intercept
 

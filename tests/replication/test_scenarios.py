@@ -16,10 +16,11 @@ from commitlog.errors import (
     ReplicationTimeoutError,
 )
 from commitlog.partitions.epochs import NO_EPOCH
-from commitlog.replication.cluster import NodeState, PartitionState, TopicState
+from commitlog.replication.cluster import ClusterState, IsrChange, NodeState, PartitionState, TopicState
 from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controllers.simulated import CONTROLLER
 from commitlog.replication.messages import EpochEnd, Fetch, Fetched, FetchPart, Message
+from commitlog.replication.replicas.leader import Leader
 from commitlog.replication.replicas.replica import Replica
 from commitlog.replication.replicas.replica_log import ReplicaSlice
 
@@ -401,6 +402,51 @@ def test_a_follower_whose_disk_is_full_asks_again_until_there_is_room(
     assert told == [None]
 
 
+def test_a_node_elected_on_a_full_disk_leads_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = LittleCluster(3)
+    cluster.run(1000)
+
+    def full(epoch: int) -> None:
+        raise DiskFullError("orders-0", "No space left on device")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(cluster.logs[2], "lead", full)
+        cluster.network.pause("1")
+        cluster.run(5000)
+    assert cluster.state.leader == 2
+    assert "No space left on device" in caplog.text
+    cluster.run(2000)  # the controller has nothing new to tell
+    told = cluster.append_to_all(2)
+    cluster.run(1000)
+    assert told == [None]
+
+
+def test_a_leader_whose_disk_has_failed_says_so_when_it_resigns(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = LittleCluster(2)
+    cluster.logs[1].failure = "the disk is gone"
+    cluster.run(3000)
+    assert (cluster.state.leader, cluster.state.isr) == (2, (2,))
+    assert [record.getMessage() for record in caplog.records] == [
+        "node 1 resigns as leader of orders-0: its disk has failed"
+    ]
+
+
+def test_a_lone_leader_whose_disk_has_failed_does_not_fill_the_log_of_its_program(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = LittleCluster(2, replica_lag_time_max_ms=2000)
+    cluster.network.pause("2")
+    cluster.run(3000)
+    cluster.append(1)
+    cluster.logs[1].failure = "the disk is gone"
+    cluster.network.resume("2")
+    cluster.run(10_000)  # the other asks ten times a second
+    assert cluster.state.isr == (1,)
+    assert caplog.records == []
+
+
 def test_a_partition_that_cannot_be_read_does_not_hold_up_its_follower(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -489,6 +535,32 @@ def test_an_append_to_a_node_that_does_not_lead_names_who_does() -> None:
         with pytest.raises(NotLeaderError) as raised:
             cluster.cores[node_id].check_can_append(ORDERS, 1)
         assert raised.value.args == (ORDERS, 1)
+
+
+def test_a_decision_does_not_overtake_the_state_by_which_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = LittleCluster(3, replica_lag_time_max_ms=2000)
+    cluster.network.pause("3")
+    cluster.run(5000)
+    assert cluster.state.isr == (1, 2)
+    proposed: list[IsrChange] = []
+    monkeypatch.setattr(cluster.controller, "propose_isr", lambda change, decided: proposed.append(change))
+    cluster.network.resume("3")
+    while not proposed:
+        cluster.run(10)
+    (first,), core = proposed, cluster.cores[1]
+    assert first.isr == (1, 2, 3)
+    apply = core._apply
+
+    def taking_long(state: ClusterState) -> None:
+        # it counted, its answer was lost, and made again it was refused; another thread tells
+        core._decided(first, False)
+        apply(state)
+
+    monkeypatch.setattr(core, "_apply", taking_long)
+    core.changed(cluster.controller.state())
+    leader = core.replica(ORDERS)._role  # type: ignore[union-attr]
+    assert isinstance(leader, Leader)
+    assert leader.progress.counted == {1, 2, 3}
 
 
 def test_who_waits_when_a_node_closes_is_told() -> None:

@@ -210,6 +210,23 @@ def test_a_caller_hears_when_no_controller_answers() -> None:
     transport.close()
 
 
+def test_a_node_that_gave_up_joining_does_not_join_later() -> None:
+    port = free_port()
+    transports = TcpTransport(), TcpTransport(port=port)
+    waiting = RemoteController(transports[0], f"127.0.0.1:{port}", request_timeout_ms=100, retry_ms=10)
+    with pytest.raises(NoControllerError):
+        waiting.join(1, "host:1", clean=True, changed=lambda state: None)
+    asked: list[Message] = []
+    transports[1].serve(lambda message, reply: asked.append(message))
+    called: list[int] = []
+    transports[0].call_every(10, lambda: called.append(1))
+    wait_until(lambda: len(called) > 20)
+    assert len(asked) <= 1  # the one that was under way
+    waiting.close()
+    for transport in transports:
+        transport.close()
+
+
 def test_who_is_no_node_may_look_and_change_topics(rig: ServedRig) -> None:
     rig.node(1).join()
     client = rig.node(0).controller

@@ -172,6 +172,26 @@ def asked(client: Any, rig: ZooKeeperRig, *words: Any) -> str:
     return str(client.create(f"{rig.root}/requests/r-", body, ephemeral=True, sequence=True))
 
 
+def test_the_elected_controller_that_stops_resigns_though_its_connection_breaks(
+    rig: ZooKeeperRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = started(rig, 2)
+    stopping = controller_of(first)
+    wait_until(lambda: stopping.is_elected)
+    delete, lost = stopping._client.delete, []
+
+    def losing(path: str, **how: Any) -> None:
+        if path == stopping._layout.controller and not lost:
+            lost.append(path)
+            raise ConnectionLoss
+        delete(path, **how)
+
+    monkeypatch.setattr(stopping._client, "delete", losing)
+    stopping.gone(1)
+    wait_until(lambda: controller_of(second).is_elected)
+    assert lost
+
+
 def test_nobody_is_elected_while_another_is(rig: ZooKeeperRig, client: Any) -> None:
     layout = Layout(rig.root)
     layout.make(client)

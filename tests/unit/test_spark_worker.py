@@ -232,6 +232,29 @@ def test_what_was_truncated_is_lost(partition: Partition, log_path: Path) -> Non
     assert len(rows(read(log_path, (0, 20), failOnDataLoss="false"))) == 10
 
 
+def test_an_end_that_went_back_only_while_it_was_read_is_told_too(
+    partition: Partition, log_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition.append_many([b"x"] * 10)
+    found = worker._partition
+
+    class Behind:
+        """A partition of a cluster, whose new leader knows of ten records at first."""
+
+        name, marks = "t-0", [10, 20]
+
+        @property
+        def high_watermark(self) -> int:
+            return self.marks.pop(0)
+
+        def combined_batches(self, start: int, end: int) -> Iterator[Any]:
+            return found(ReadOptions.of({"path": str(log_path)}), Range(T, 0, 0, 10)).combined_batches(0, 10)
+
+    monkeypatch.setattr(worker, "_partition", lambda options, wanted: Behind())
+    with pytest.raises(DataLossError, match="its end went back to 10"):
+        read(log_path, (0, 20))
+
+
 def test_a_deleted_topic_is_lost(log: CommitLog, partition: Partition, log_path: Path) -> None:
     partition.append_many([b"v"] * 10)
     read(log_path, (0, 10))

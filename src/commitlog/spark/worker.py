@@ -129,11 +129,13 @@ def _batches(options: ReadOptions, wanted: Range) -> Iterator[RecordBatch]:
     while start < wanted.end:
         try:
             partition = _partition(options, wanted)
+            mark = partition.high_watermark  # before: of a cluster it may be up again afterwards
             for batch in partition.combined_batches(start, wanted.end):
                 start = batch.next_offset
                 yield batch
-            if partition.high_watermark < wanted.end:
-                lost(options, partition.name, f"its end went back to {partition.high_watermark}")
+            mark = min(mark, partition.high_watermark)
+            if mark < wanted.end:
+                lost(options, partition.name, f"its end went back to {mark}")
             return
         except OffsetOutOfRangeError as problem:
             _, _, low, high = problem.args

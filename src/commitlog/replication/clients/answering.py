@@ -6,6 +6,7 @@ one thread answers them when there are some, or when their time is over.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -39,6 +40,7 @@ from commitlog.replication.messages import (
 from commitlog.replication.refusals import refused
 from commitlog.replication.transport import Reply
 
+_logger = logging.getLogger("commitlog.replication")
 Acknowledged = Callable[[CommitLogError | None], None]
 _LONGEST_WAIT_MS = 60_000
 
@@ -124,7 +126,7 @@ class ClientService:
                     self._host.partition(name, any_replica=False).offset_for_timestamp(timestamp)
                 )
             case Describe(names):
-                return _described(self._host.state(), names)
+                return described(self._host.state(), names)
             case CreateTopic(name, partitions, replication_factor, config):
                 self._host.create_topic(name, partitions, replication_factor, config)
             case DeleteTopic(name):
@@ -222,6 +224,9 @@ class ClientService:
                 return read_batches(partition, one.read)
         except CommitLogError as error:
             return refused(error)
+        except Exception as error:  # no more files, for instance: this read suffers, not all that ever wait
+            _logger.exception("a read of %s-%d that waited failed", *one.read.name)
+            return refused(CommitLogError(f"the node failed to handle it: {type(error).__name__}"))
         return None
 
 
@@ -241,7 +246,8 @@ def _batches(partition: Partition, offset: int, max_bytes: int) -> tuple[Data, i
     return found.data, found.next_offset
 
 
-def _described(state: ClusterState, names: tuple[str, ...]) -> Described:
+def described(state: ClusterState, names: tuple[str, ...]) -> Described:
+    """Return what clients are told of nodes, and of these topics: all if none is named."""
     addresses = {node.node_id: node.address for node in state.nodes.values()}
     found = [(name, state.topics[name]) for name in names or sorted(state.topics) if name in state.topics]
     return Described(addresses, tuple(_described_topic(name, topic) for name, topic in found))

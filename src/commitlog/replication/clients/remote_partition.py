@@ -17,6 +17,7 @@ from commitlog.errors import (
     CorruptionError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
+    ReplicationTimeoutError,
 )
 from commitlog.partitions.active import now_ms
 from commitlog.partitions.producers import SEQUENCES
@@ -60,6 +61,7 @@ class RemotePartition(PartitionReader):
         self._router = router
         self._topic_partition = name
         self._rules = Rules(config)
+        self._seen = 0  # the highest high watermark so far: what is below can be read, or will be again
         self._appending = threading.Lock()
         self._producer_id, self._sequence = 0, 0
         self._begin_anew()
@@ -140,20 +142,18 @@ class RemotePartition(PartitionReader):
         start = low if start is None else start
         if not low <= start <= high:
             raise OffsetOutOfRangeError(self.name, start, low, high)
-        return start, mark if end is None else min(end, mark)
+        return start, mark if end is None else min(end, max(mark, self._seen))
 
     def _pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
         """Read [start, end), asking for what comes next before handing out what is there."""
         ahead: Pending | None = None
         while start < end:
-            answer = self._take(ahead) or self._read(start, _READ_BYTES, 0, self._router.deadline())
-            end = min(end, answer.high_watermark)  # another leader may be behind the one before it
-            if start >= end:
-                return
-            ahead = self._ask_ahead(answer.end_offset) if answer.end_offset < end else None
+            answer = self._take(ahead) or self._read_again(start)
+            known = min(end, answer.high_watermark)
+            ahead = self._ask_ahead(answer.end_offset) if answer.end_offset < known else None
             segment = FetchedSegment(self.name, answer.data.read())
             before = start
-            for piece, after in read(segment, start, end):
+            for piece, after in read(segment, start, known):
                 start = after
                 yield piece
             if start == before:
@@ -162,7 +162,7 @@ class RemotePartition(PartitionReader):
     def _ask_ahead(self, offset: int) -> Pending | None:
         router, any_replica = self._router, self._any_replica
         deadline = router.deadline()
-        address = router.address_for(self._topic_partition, deadline, any_replica=any_replica)
+        address, _ = router.place_of(self._topic_partition, deadline, any_replica=any_replica)
         if address is None:
             return None
         message = Read(self._topic_partition, offset, _READ_BYTES, 0, any_replica)
@@ -173,13 +173,26 @@ class RemotePartition(PartitionReader):
         answer = ahead.wait() if ahead is not None else None
         return answer if isinstance(answer, ReadBatches) and answer.data.size else None
 
+    def _read_again(self, offset: int) -> ReadBatches:
+        """Read from an offset that could be read once: another leader may not know yet that it still can."""
+        deadline = self._router.deadline()
+        while True:
+            answer = self._read(offset, _READ_BYTES, _LONG_POLL_MS, deadline)
+            if answer.high_watermark > offset:
+                return answer
+            if deadline.left_ms == 0:
+                raise ReplicationTimeoutError(self.name, deadline.timeout_ms)
+            self._router.pause(deadline)
+
     def _read(self, offset: int, max_bytes: int, max_wait_ms: int, deadline: Deadline) -> ReadBatches:
         def make(try_ms: int) -> Message:
             wait_ms = min(max_wait_ms, max(try_ms - 500, 0))
             return Read(self._topic_partition, offset, max_bytes, wait_ms, self._any_replica)
 
         answer = self._router.ask_for(self._topic_partition, make, deadline, any_replica=self._any_replica)
-        return _expected(ReadBatches, answer)
+        found = _expected(ReadBatches, answer)
+        self._seen = max(self._seen, found.high_watermark)
+        return found
 
     @property
     def _any_replica(self) -> bool:

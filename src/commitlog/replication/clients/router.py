@@ -35,6 +35,7 @@ PASSING = (
 )  # fmt: skip
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 5, 500
 _SHORTEST_TRY_MS = 1000
+_SILENT_SECONDS = 5.0  # or whoever does answer, and knows an old state, would be asked for ever
 
 
 class Deadline:
@@ -74,7 +75,9 @@ class Router:
         self._lock = threading.Lock()
         self._nodes: dict[int, str] = {}
         self._topics: dict[str, DescribedTopic] = {}
-        self._silent: set[str] = set()  # who did not answer the last time
+        self._silent: dict[str, float] = {}  # who did not answer the last time, and when that was
+        self._unable: set[str] = set()  # who did not do the last time what was asked of a replica
+        self._turn = 0  # whose turn it is to tell who leads: one that knows an old state must not stay it
         self._closed = False
 
     def close(self) -> None:
@@ -98,9 +101,9 @@ class Router:
         self.check_open()
         answer = self.ask_soon(address, message, timeout_ms).wait()
         if answer is None:
-            self._silent.add(address)
+            self._silent[address] = time.monotonic()
         else:
-            self._silent.discard(address)
+            self._silent.pop(address, None)
         return answer
 
     def ask_soon(self, address: str, message: Message, timeout_ms: int) -> Pending:
@@ -139,29 +142,42 @@ class Router:
     def ask_for(
         self, name: TopicPartition, make: Make, deadline: Deadline, *, any_replica: bool = False
     ) -> Message:
-        """Ask the node that leads a partition, whoever that is, until it answers."""
+        """Ask the node that leads a partition, whoever that is, until it answers.
+
+        Once one was asked, none that led before it is: it would not know what that one may have done.
+        """
         problem: CommitLogError | None = None
+        newest = -1
         while True:
             try:
-                address = self.address_for(name, deadline, any_replica=any_replica)
+                address, epoch = self.place_of(name, deadline, any_replica=any_replica)
             except (*PASSING, ConnectionFailedError) as error:
                 raise problem or error from None  # what the leader said tells more
-            if address is None:
-                problem = NotLeaderError(_text(name), None)
+            if address is None or (epoch < newest and not any_replica):
+                problem = _told_with(problem, NotLeaderError(_text(name), None))
             else:
+                newest = epoch
                 try_ms = deadline.try_ms
                 answer = self.ask_once(address, make(try_ms), try_ms)
                 if answer is None:
                     late = ReplicationTimeoutError(_text(name), deadline.timeout_ms)
                     problem = self.why_not(address, problem or late)
                 elif isinstance(answer, Refused):
-                    problem = _passing(answer)
+                    problem = _told_with(problem, _passing(answer))
                 else:
+                    self._unable.discard(address)
                     return answer
-            self.forget(name.topic)
+            self._doubt(name.topic, address)
             if deadline.left_ms == 0:
                 raise problem
             self.pause(deadline)
+
+    def _doubt(self, topic: str, address: str | None) -> None:
+        """Ask somebody else who leads, and where another replica will do, that one."""
+        self.forget(topic)
+        self._turn += 1
+        if address is not None:
+            self._unable.add(address)
 
     def pause(self, deadline: Deadline) -> None:
         """Wait before the next try."""
@@ -196,27 +212,35 @@ class Router:
         with self._lock:
             self._topics.pop(name, None)
 
-    def address_for(
+    def place_of(
         self, name: TopicPartition, deadline: Deadline, *, any_replica: bool = False
-    ) -> str | None:
-        """Return the address of the leader, or with any_replica of a node that has the records, too."""
+    ) -> tuple[str | None, int]:
+        """Return the leader's address, or with any_replica that of another node that has the records, too;
+        and the leader epoch.
+        """
         topic = self.topic(name.topic, deadline)
         if name.partition >= len(topic.leaders):
             raise UnknownPartitionError(name.topic, name.partition, len(topic.leaders))
         with self._lock:
             nodes = dict(self._nodes)
-        leader = topic.leaders[name.partition]
+        leader, epoch = topic.leaders[name.partition], topic.leader_epochs[name.partition]
         if any_replica:
             near = [nodes[one] for one in topic.replicas[name.partition] if one in nodes]
-            near.sort(key=lambda address: address not in self._addresses)  # who was named comes first
-            return near[0] if near else None
-        return nodes.get(leader) if leader is not None else None
+            # who was named comes first, if it is able
+            near.sort(key=lambda address: (address in self._unable, address not in self._addresses))
+            return (near[0] if near else None), epoch
+        return (nodes.get(leader) if leader is not None else None), epoch
 
     def _known_addresses(self) -> list[str]:
-        """Return all addresses, those last that did not answer: a transport takes its time with them."""
+        """Return all addresses, those last that just did not answer: a transport takes its time with them."""
+        now = time.monotonic()
         with self._lock:
             others = [address for address in self._nodes.values() if address not in self._addresses]
-            return sorted([*self._addresses, *others], key=self._silent.__contains__)
+            known = [*self._addresses, *others]
+            turn = self._turn % len(known)
+        return sorted(
+            known[turn:] + known[:turn], key=lambda one: now - self._silent.get(one, 0) < _SILENT_SECONDS
+        )
 
 
 class Pending:
@@ -246,6 +270,11 @@ def _passing(answer: Refused) -> CommitLogError:
     if not isinstance(error, PASSING):
         raise error
     return error
+
+
+def _told_with(before: CommitLogError | None, error: CommitLogError) -> CommitLogError:
+    """Return what to tell of two tries: that nobody led in one says nothing of what became of the other."""
+    return error if before is None or type(error) is not NotLeaderError else before
 
 
 def _text(name: TopicPartition) -> str:

@@ -110,6 +110,8 @@ class RemoteController:
         self._transport.call_every(self._retry_ms, self._ask_again)
         self._go_on()
         if not self._transport.wait_for(self._is_in, self._request_timeout_ms):
+            with self._lock:
+                self._life = None  # or it would join later, with nobody there; if it just did, it is missed
             raise NoControllerError(f"{self._address} did not answer in {self._request_timeout_ms} ms")
         assert self._life is not None
         return self._life.incarnation

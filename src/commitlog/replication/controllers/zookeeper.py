@@ -243,9 +243,7 @@ class ZooKeeperController:
         leaving, member = self._leaving, self._member
         if leaving is not None:
             leaving.unregister(self._client, self._layout, session)
-            if self._elected is not None:
-                self._elected = None
-                self._client.delete(self._layout.controller)
+            self._resign(session)
             with self._changing:
                 self._leaving = None
                 self._changing.notify_all()
@@ -254,6 +252,13 @@ class ZooKeeperController:
             self._stand(member, session)
             if self._elected is not None:
                 self._elected.govern()
+
+    def _resign(self, session: int) -> None:
+        """Decide nothing any more; the znode may be there of an election or a deletion that went unheard."""
+        self._elected = None
+        stat = self._client.exists(self._layout.controller)
+        if stat is not None and stat.ephemeralOwner == session:
+            self._client.delete(self._layout.controller)
 
     def _stand(self, member: Member, session: int) -> None:
         if self._elected is not None:

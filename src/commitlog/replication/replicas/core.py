@@ -17,6 +17,7 @@ from threading import Event, Lock
 
 from commitlog.errors import (
     CommitLogError,
+    DiskFullError,
     NotEnoughReplicasError,
     NotLeaderError,
     ProtocolError,
@@ -68,8 +69,9 @@ class NodeCore:
         self.incarnation = -1
         self._transport, self._controller, self._config = transport, controller, config
         self._open_log, self._remove_log = open_log, remove_log
-        self._lock = Lock()  # guards the three below
+        self._lock = Lock()  # guards the four below
         self._newest: ClusterState | None = None
+        self._unfinished: ClusterState | None = None  # taken in but for what there was no room for
         self._applying = True  # until joined
         self._closed = False
         self._replicas: dict[TopicPartition, Replica] = {}
@@ -203,6 +205,7 @@ class NodeCore:
             self._lag_check_ms = now_ms + min(self._config.replica_lag_time_max_ms // 4, _LAG_CHECK_MS)
             for name, replica in list(self._replicas.items()):
                 self._look_at(name, replica, now_ms)
+            self._finish()
 
     def _look_at(self, name: TopicPartition, replica: Replica, now_ms: int) -> None:
         try:
@@ -221,6 +224,14 @@ class NodeCore:
             self._applying = True
         self._apply_newest()
 
+    def _finish(self) -> None:
+        """Take in again what could not be taken in: there may be room by now."""
+        with self._lock:
+            if self._unfinished is None or self._applying:
+                return
+            self._newest, self._applying = self._unfinished, True
+        self._apply_newest()
+
     def _apply_newest(self) -> None:
         while True:
             with self._lock:
@@ -228,6 +239,7 @@ class NodeCore:
                 if state is None or self._closed:
                     self._applying = False
                     return
+                self._unfinished = None
             try:
                 self._apply(state)
             except Exception:
@@ -254,9 +266,13 @@ class NodeCore:
             for number, one in enumerate(topic.partitions)
             if self.node_id in one.replicas
         }
-        for name, replica in list(self._replicas.items()):
-            if name not in wanted or wanted[name][0].topic_id != replica.topic_id:
-                self._remove(name, replica)
+        self._remove(
+            [
+                name
+                for name, replica in self._replicas.items()
+                if name not in wanted or wanted[name][0].topic_id != replica.topic_id
+            ]
+        )
         outcomes = [
             (name, self._apply_one(name, topic, one, state, alive)) for name, (topic, one) in wanted.items()
         ]
@@ -279,18 +295,25 @@ class NodeCore:
                 self._open_log(name, topic)
                 replica.configure(topic.config)
             return replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
+        except (DiskFullError, OSError):
+            _logger.exception("%s-%d is not replicated here for now; it is tried again", *name)
+            with self._lock:
+                self._unfinished = state
+            return Outcome(news=True)
         except Exception:
             _logger.exception("%s-%d is not replicated here until the next change", *name)
             return Outcome(news=True)
 
-    def _remove(self, name: TopicPartition, replica: Replica) -> None:
-        del self._replicas[name]
-        replica.retire()
-        self._settle(name, Outcome(news=True))
-        try:
-            self._remove_log(name)
-        except Exception:
-            _logger.exception("the records of %s-%d could not be removed", *name)
+    def _remove(self, names: list[TopicPartition]) -> None:
+        """Be no replica of these any more. All stop before a log goes: the first takes its topic along."""
+        for name in names:
+            self._replicas.pop(name).retire()
+            self._settle(name, Outcome(news=True))
+        for name in names:
+            try:
+                self._remove_log(name)
+            except Exception:
+                _logger.exception("the records of %s-%d could not be removed", *name)
 
     def _follow(self, state: ClusterState, wanted: dict[TopicPartition, PartitionState]) -> None:
         followed: dict[int, set[tuple[TopicPartition, int]]] = {}
@@ -308,6 +331,10 @@ class NodeCore:
     def _settle(self, name: TopicPartition, outcome: Outcome) -> None:
         """Do what a replica left to do. No lock is held."""
         if outcome.proposal is not None:
+            if self.node_id not in outcome.proposal.isr:
+                _logger.warning(
+                    "node %d resigns as leader of %s-%d: its disk has failed", self.node_id, *name
+                )
             self._controller.propose_isr(outcome.proposal, partial(self._decided, outcome.proposal))
         if outcome.news:
             self._serving.wake(name)
@@ -315,6 +342,9 @@ class NodeCore:
                 self._settle_acks(name)
 
     def _decided(self, change: IsrChange, counts: bool) -> None:
+        with self._lock:
+            if self._applying:
+                return  # by a state that another thread may yet have to take in: as if it had been lost
         replica = self._replicas.get(change.name)
         if replica is not None:
             replica.decided(change, counts, self._transport.now_ms())

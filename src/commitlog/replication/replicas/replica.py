@@ -129,7 +129,8 @@ class Replica:
     def _follow(self, leader: int, leader_epoch: int) -> None:
         self._retire()
         log = self.log
-        if log.epochs.starts and log.epochs.starts[-1].start_offset >= log.next_offset:
+        ends_empty = log.epochs.starts and log.epochs.starts[-1].start_offset >= log.next_offset
+        if ends_empty and log.failure is None:  # a failed one takes nothing any more
             # An epoch that it led without a record. Records of an older epoch may come to stand there, and
             # would be taken for its own.
             log.truncate_from(log.next_offset)

@@ -130,6 +130,7 @@ def _answer(replica: Replica | None, fetch: Fetch, part: FetchPart, max_bytes: i
     try:
         return replica.answer(fetch.node_id, fetch.incarnation, part, max_bytes)
     except (CommitLogError, OSError) as error:
-        _logger.exception("%s-%d cannot be read for a follower", *part.name)
+        if not isinstance(error, PartitionFailedError):  # which stays so, and is asked for again and again
+            _logger.exception("%s-%d cannot be read for a follower", *part.name)
         told = error if isinstance(error, CommitLogError) else PartitionFailedError(part.name, str(error))
         return FetchedPart(part.name, part.leader_epoch, part.offset, refusal=refused(told))
