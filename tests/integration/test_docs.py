@@ -90,7 +90,9 @@ def run(folder: Path, step: Step) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     places = {"PATH": path, "PYTHONPATH": str(Path(commitlog.__file__).parents[1]), "TMPDIR": str(folder)}
     if step.kind == "python":
-        command, strict = [sys.executable, "-W", "error", "-c", step.text], {}
+        program = folder / "program.py"  # a file, so that processes that it spawns find its functions
+        program.write_text(step.text)
+        command, strict = [sys.executable, "-W", "error", str(program)], {}
     else:
         command, strict = ["bash", "-euo", "pipefail", "-c", step.text], {"PYTHONWARNINGS": "error"}
     return subprocess.run(
