@@ -1,6 +1,6 @@
 """Writes docs/configuration.md from the settings themselves: their types, ranges, defaults and docstrings.
 
-    python tools/configuration.py
+python tools/configuration.py
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,14 @@ KAFKAS_NAMES: dict[str, str | None] = {
 HEAD = """\
 # Configuration
 
-Every setting there is, made from the source by `python tools/configuration.py`; a test compares. Names are Kafka's with
-underscores. A name ends in its unit: `_ms` are milliseconds, `_bytes` are bytes. -1 means "no limit" where the range says so.
-A value out of range, and a name that does not exist, are a `ConfigError` that says what is allowed.
+Every setting there is, made from the source by `python tools/configuration.py`; a test compares. Names are
+Kafka's with underscores. A name ends in its unit: `_ms` are milliseconds, `_bytes` are bytes. -1 means "no
+limit" where it is allowed. A value that is not, and a name that does not exist, are a `ConfigError` that says
+what is.
 
-A topic's settings are kept with the topic and may be given as a dictionary, under Kafka's dotted names, too:
-`log.create_topic("t", config={"segment.bytes": 1 << 28})`, `topic.alter_config(flush_ms=100)`. What differs from Kafka is in
-[Coming from Kafka](kafka.md#settings).
+A topic's settings are kept with the topic. They may be given as a dictionary, also under Kafka's dotted
+names: `log.create_topic("t", config={"segment.bytes": 1 << 28})`; `topic.alter_config(flush_ms=100)` changes
+them. What differs from Kafka is in [Coming from Kafka](kafka.md#settings).
 """
 
 
@@ -58,7 +60,7 @@ def meanings(config: type[Config]) -> dict[str, str]:
     """Return the docstring below each field."""
     body = ast.parse(textwrap.dedent(inspect.getsource(config))).body[0].body  # type: ignore[attr-defined]
     found = {}
-    for field, below in zip(body, body[1:], strict=False):
+    for field, below in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
             found[field.target.id] = inspect.cleandoc(ast.literal_eval(below.value)).replace("\n", " ")  # type: ignore[union-attr]
     return found
@@ -111,7 +113,7 @@ def kind(field: dataclasses.Field[Any]) -> str:
 def kafkas_name(name: str) -> str:
     """Write Kafka's name of a setting."""
     theirs = KAFKAS_NAMES.get(name, name.replace("_", "."))
-    return f"`{theirs}`" if theirs else "–"
+    return f"`{theirs}`" if theirs else "none"
 
 
 def section(config: type[Config], example: str) -> str:

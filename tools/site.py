@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages and programs that stand outside docs/ become part of the site, and links to them follow.
+"""A hook of mkdocs: pages and programs outside docs/ become part of the site, and links to them follow.
 
 README.md is the first page. What is linked by its place in the repository is found by its place in the site.
 """

@@ -1,8 +1,8 @@
-"""What the README, the docs and the pages of the examples show is done as it stands, and prints what they say.
+"""What the README, the docs and the pages of the examples show runs as it stands, and prints what they say.
 
-Of each page, in its order and in one empty folder: programs (```python), each in a process of its own, with what it
-prints (```output) where that is shown; commands (```sh), and commands with what they print (```console). Where something
-differs from run to run, the page has an ellipsis.
+Of each page, in its order and in one empty folder: programs (```python), each in a process of its own, with
+what it prints (```output) where shown; commands (```sh), and commands with what they print (```console).
+What differs from run to run has an ellipsis on the page.
 """
 
 from __future__ import annotations
