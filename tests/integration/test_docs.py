@@ -31,13 +31,15 @@ PAGES = [
 # Commands that are not run here, and why.
 NOT_RUN = {
     r"pip install .*": "changes the environment; test_wheel.py installs the wheel into one of its own",
-    r"make (test|soak|check|test-spark-versions|clean)": "runs these tests, among others",
+    r"make (PYTHON=\S+ )?(test|soak|check|test-spark-versions)": "runs these tests, among others",
     r"make demo": "three of the examples, each of which is run for its own page",
     r"make docs": "test_site.py builds the site",
-    r"(make bench|python benchmarks/run\.py).*": "measures for minutes",
+    r"python tools/configuration\.py": "test_site.py compares what it would write",
+    r"(make bench|python benchmarks/\w+\.py).*": "measures for minutes",
     r"python examples/spark_pipeline/run\.py.*": "tests/spark/test_pipeline.py runs it, and kills it",
 }
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_IN_A_SENTENCE = re.compile(r"`((?:pip|make|python) [^`]+)`")
 _COMMAND = re.compile(r"^(\$ |(pip|make|python|commitlog|cd|export) )", re.MULTILINE)
 
 
@@ -138,24 +140,39 @@ def test_an_example_is_shown_with_its_output(example: Path) -> None:
     assert [step for step in page if step.text == f"python examples/{example.name}" and step.output]
 
 
+def shown(page: Path) -> Iterator[str]:
+    """Every command that a page shows, also within its sentences."""
+    for kind, text in blocks(page):
+        if kind == "sh":
+            yield from commands(text)
+        elif kind == "console":
+            yield from re.findall(r"^\$ (.*)", text, re.MULTILINE)
+    for command in _IN_A_SENTENCE.findall(_BLOCK.sub("", page.read_text())):
+        yield " ".join(command.split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_is_run_somewhere_or_there_is_a_reason(page: Path) -> None:
+    run_somewhere = {step.text for steps in STEPS.values() for step in steps if step.kind == "sh"}
+    run_lines = {line for text in run_somewhere for line in text.splitlines()}
+    assert {command for command in shown(page) if not skipped(command)} <= run_lines
+
+
 def test_each_reason_not_to_run_something_is_needed() -> None:
-    shown = [
-        line.removeprefix("$ ")
-        for page in PAGES
-        for kind, text in blocks(page)
-        if kind in ("sh", "console")
-        for line in commands(text)
-    ]
+    everything = [command for page in PAGES for command in shown(page)]
     for pattern in NOT_RUN:
-        assert any(re.fullmatch(pattern, line) for line in shown), pattern
+        assert any(re.fullmatch(pattern, command) for command in everything), pattern
 
 
-def test_every_target_of_make_that_is_shown_is_there() -> None:
+def test_what_a_command_names_is_there() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
-        shown = {line for kind, text in blocks(page) if kind == "sh" for line in commands(text)}
-        named = {line.split()[1] for line in shown if line.startswith("make ")}
-        assert named <= targets, name_of(page)
+        for command in shown(page):
+            words = command.split()
+            if words[0] == "make":
+                assert words[-1] in targets, f"{name_of(page)}: {command}"
+            elif words[0] == "python":
+                assert (ROOT / words[1]).is_file(), f"{name_of(page)}: {command}"
 
 
 def test_there_are_examples_and_programs() -> None:
