@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import importlib.util
 import os
 import re
@@ -81,6 +82,13 @@ def test_the_methods_of_a_partition_are_in_the_reference(site: Path) -> None:
     page = (site / "api" / "partitions.html").read_text()
     for method in ("append", "append_arrow", "to_reader", "trim_before", "compact", "repair", "verify"):
         assert f'id="commitlog.Partition.{method}"' in page
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_the_page_of_an_example_shows_its_program(site: Path, example: Path) -> None:
+    page = html.unescape(re.sub(r"<[^>]+>", "", (site / "examples" / f"{example.stem}.html").read_text()))
+    assert example.read_text().strip() in page
+    assert (site / "examples" / example.name).read_text() == example.read_text()
 
 
 def copy_of_docs(folder: Path) -> Path:
