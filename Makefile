@@ -24,6 +24,7 @@ check: $(READY)
 docs: $(READY)
 	$(BIN)/python tools/configuration.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html; its search needs a server: $(BIN)/python -m http.server --directory site"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
