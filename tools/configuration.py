@@ -91,23 +91,19 @@ def default(field: dataclasses.Field[Any]) -> str:
     return f"`{value!r}`" if not isinstance(value, str) else f"`{value}`" if value else "empty"
 
 
-def allowed(field: dataclasses.Field[Any]) -> str:
-    """Write what values a field may have."""
+def kind(field: dataclasses.Field[Any]) -> str:
+    """Write a field's type, and what values it may have."""
     rule = field.metadata
     if "allowed" in rule:
-        return ", ".join(f"`{value}`" for value in rule["allowed"])
+        return "one of " + ", ".join(f"`{value}`" for value in rule["allowed"])
     if "low" in rule:
         low, high = human(field.name, rule["low"]), human(field.name, rule["high"])
         unlimited = ", or -1" if rule["unlimited"] else ""
-        return f"{low} or more{unlimited}" if rule["high"] == MAX_INT64 else f"{low} to {high}{unlimited}"
-    return "0 to 1" if "fraction" in rule else ""
-
-
-def kind(field: dataclasses.Field[Any]) -> str:
-    """Write a field's type."""
-    if "allowed" in field.metadata:
-        return "choice"
-    return "function" if "callable" in field.metadata else f"`{field.type}`".replace("|", "\\|")
+        most = " or more" if rule["high"] == MAX_INT64 else f" to {high}"
+        return f"integer, {low}{most}{unlimited}"
+    if "fraction" in rule:
+        return "number, 0 to 1"
+    return "function" if "callable" in rule else f"`{field.type}`".replace("|", "\\|")
 
 
 def kafkas_name(name: str) -> str:
@@ -123,11 +119,11 @@ def section(config: type[Config], example: str) -> str:
         f"## {config.__name__}\n",
         f"{inspect.cleandoc(config.__doc__ or '')}\n",
         f"`{example}`\n",
-        "| setting | Kafka's name | type | default | allowed | meaning |",
-        "|---|---|---|---|---|---|",
+        "| setting | meaning | default | type and range | Kafka's name |",
+        "|---|---|---|---|---|",
     ]
     for field in dataclasses.fields(config):
-        cells = [kafkas_name(field.name), kind(field), default(field), allowed(field), means[field.name]]
+        cells = [means[field.name], default(field), kind(field), kafkas_name(field.name)]
         lines.append(f"| `{field.name}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
