@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import commitlog
 from commitlog import CommitLog, CorruptionError, Partition, RecordTooLargeError, Topic
 
 pa = pytest.importorskip("pyarrow")
@@ -55,6 +56,13 @@ def test_a_reader_gives_what_the_table_has(pages: Partition) -> None:
     part = pages.to_reader(5, 20_007, ["value", "offset"])
     assert part.schema.names == ["value", "offset"]
     assert part.read_all().equals(pages.to_arrow(5, 20_007, ["value", "offset"]))
+
+
+def test_a_log_that_is_open_for_reading_has_readers_too(log: CommitLog, pages: Partition) -> None:
+    with commitlog.open(log.path, mode="r") as reading:
+        found = reading.topic("pages").partition(0)
+        assert found.to_reader().read_all().equals(pages.to_arrow())
+        assert blobs_are_mapped(found.to_arrow()["value"], pages)
 
 
 def test_a_reader_of_an_empty_partition_has_a_schema_and_no_batch(partition: Partition) -> None:
