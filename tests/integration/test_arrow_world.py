@@ -109,7 +109,7 @@ def test_pandas_reads_without_a_copy(pages: Partition) -> None:
 
 def test_polars_reads_without_a_copy(pages: Partition) -> None:
     for source in (pages.to_arrow(), pages.to_reader()):
-        frame = polars.DataFrame(source)
+        frame = polars.from_arrow(source, rechunk=False)
         views = frame.to_arrow(compat_level=polars.CompatLevel.newest())
         assert blobs_are_mapped(views["value"], pages)
         assert frame["key"].n_unique() == 7
@@ -136,7 +136,7 @@ def test_duckdb_reads_batch_by_batch(pages: Partition) -> None:
 
 def results(source: Partition) -> dict[str, Any]:
     """The same counts, as each of them makes them."""
-    frame = polars.DataFrame(source.to_reader(columns=["key"]))
+    frame = polars.from_arrow(source.to_reader(columns=["key"]))
     counted = frame.group_by("key").len("value").with_columns(polars.col("value").cast(polars.String))
     visits = source.to_reader(columns=["key"])  # noqa: F841 - DuckDB finds it by its name
     query = duckdb.sql("SELECT key, count(*)::VARCHAR AS value FROM visits GROUP BY key")
