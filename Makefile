@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench soak test-spark-versions clean
+.PHONY: demo test check docs bench soak test-spark-versions clean
 
 demo: $(READY)
 	$(BIN)/python examples/quickstart.py
@@ -19,6 +19,12 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_tidy.py
+
+# The documentation as a site, in site/: open site/index.html. A broken link or anchor is an error.
+docs: $(READY)
+	$(BIN)/python tools/configuration.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html; its search needs a server: $(BIN)/python -m http.server --directory site"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
@@ -43,4 +49,4 @@ $(READY): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-spark-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-spark-* dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis

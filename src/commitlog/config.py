@@ -91,26 +91,47 @@ class TopicConfig(Config):
     """The settings of one topic. Names and defaults are Kafka's, except that flush_ms is a second."""
 
     cleanup_policy: CleanupPolicy = one_of("delete", "delete", "compact", "compact,delete")
+    """What goes: segments that are too old, records whose key has a later one, or both."""
     compression_type: CompressionType = one_of("none", "none", "zstd", "lz4", "gzip", "snappy")
+    """How the bodies of batches are compressed; lz4 and snappy need the extra `codecs`."""
     delete_retention_ms: int = between(DAY_MS, 0)
+    """How long compaction keeps a tombstone after the first pass that met it."""
     file_delete_delay_ms: int = between(60_000, 0)
+    """How long files of removed segments stay on disk, for readers that still have to open them."""
     flush_messages: int = between(-1, 1, unlimited=True)
+    """Sync behind the caller's back when so many records wait for it."""
     flush_ms: int = between(1000, 1, unlimited=True)
+    """Sync behind the caller's back so often: what a power cut may cost."""
     index_interval_bytes: int = between(4 * KIB, 0, MAX_INT32)
+    """One entry of the indexes for so many bytes of batches."""
     max_compaction_lag_ms: int = between(-1, 1, unlimited=True)
+    """A record is looked at by compaction after so long at the latest, however clean the rest is."""
     max_message_bytes: int = between(MIB, 1, MAX_INT32)
+    """The largest record that is taken: key, value and headers together."""
     message_timestamp_type: TimestampType = one_of("CreateTime", "CreateTime", "LogAppendTime")
+    """Whose time a record has: the one that was given with it, or the log's at the append."""
     min_cleanable_dirty_ratio: float = fraction(0.5)
+    """Compaction waits until this part of the bytes has not been looked at."""
     min_compaction_lag_ms: int = between(0, 0)
+    """Compaction leaves records alone that are younger."""
     min_insync_replicas: int = between(1, 1, MAX_INT32)
+    """With fewer replicas in sync, `acks="all"` is refused."""
     partitioner: str = field(default="xxhash", metadata={"type": str})
+    """How keys choose partitions: `xxhash`, `murmur2` as in Kafka, or your own (`register_partitioner`)."""
     preallocate: bool = field(default=False, metadata={"type": bool})
+    """Take the disk space of a whole segment when it is begun."""
     retention_bytes: int = between(-1, 0, unlimited=True)
+    """Remove the oldest segments of a partition when it is larger."""
     retention_ms: int = between(7 * DAY_MS, 0, unlimited=True)
+    """Remove segments whose latest record is older."""
     segment_bytes: int = between(GIB, 512, MAX_INT32)
+    """Roll when the active segment has this size; also the most that one append may take."""
     segment_index_bytes: int = between(10 * MIB, 64, MAX_INT32)
+    """Roll when an index has this size."""
     segment_ms: int = between(7 * DAY_MS, 1, unlimited=True)
+    """Roll at an append whose timestamp is so much later than the segment's first."""
     unclean_leader_election_enable: bool = field(default=False, metadata={"type": bool})
+    """If no in-sync replica is alive, let another one lead, and lose what it does not have."""
 
     @classmethod
     def from_kafka(cls, settings: Mapping[str, Any]) -> Self:
@@ -176,12 +197,19 @@ class LogConfig(Config):
     """The settings of a whole log: what is not a topic's own business."""
 
     cleaner_backoff_ms: int = between(15_000, 1)
+    """How often the cleaner looks for something to compact."""
     cleaner_dedupe_buffer_bytes: int = between(128 * MIB, 1)
+    """The memory of a pass of compaction: 24 bytes a key, nine tenths of it in use at most."""
     cleaner_io_max_bytes_per_second: int = between(-1, 1, unlimited=True)
+    """Reads and writes of compaction are held to this."""
     max_open_segments: int = between(64, 1, 1 << 20)
+    """So many sealed segments are kept open and mapped, those that were used last."""
     recovery_mode: RecoveryMode = one_of("cut", "cut", "absolute", "salvage")
+    """What becomes of an unfinished end at open: it is cut off, refused, or kept as far as it is sound."""
     retention_check_ms: int = between(300_000, 1)
+    """How often retention is applied."""
     topic_defaults: TopicConfig = field(default_factory=TopicConfig, metadata={"type": TopicConfig})
+    """The settings of topics that are created without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,19 +220,31 @@ class ProducerConfig(Config):
     """
 
     acks: Literal[0, 1, "all"] = one_of(1, 0, 1, "all")
+    """What a future waits for: nothing (0), written (1), or synced and on all in-sync replicas (`"all"`)."""
     batch_size: int = between(MIB, 1)
+    """A batch is appended when it has so many bytes."""
     buffer_memory: int = between(32 * MIB, 1)
+    """With `acks="all"`: so many bytes may wait for their sync, then `send()` waits."""
     client_id: str = field(default="", metadata={"type": str})
+    """The name under which quotas count."""
     compression_type: Literal["topic"] | CompressionType = one_of(
         "topic", "topic", "none", "zstd", "lz4", "gzip", "snappy"
     )
+    """As the topic's, or `topic` for just that."""
     delivery_timeout_ms: int = between(120_000, 0)
+    """A batch that cannot be appended is tried again for so long."""
     enable_idempotence: bool = field(default=True, metadata={"type": bool})
+    """Number the batches, so that one that is tried again is there once."""
     key_serializer: Callable[[Any], bytes | None] | None = function()
+    """Called with every key that is sent, None too; returns bytes or None."""
     linger_ms: int = between(5, 0)
+    """A batch that is not full is appended after so long; with 0, each `send()` appends its record."""
     max_block_ms: int = between(60_000, 0)
+    """How long `send()` waits for room in the buffer."""
     retry_backoff_ms: int = between(100, 1)
+    """The wait between two tries."""
     value_serializer: Callable[[Any], bytes | None] | None = function()
+    """Called with every value that is sent, None too; returns bytes or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,25 +255,42 @@ class ConsumerConfig(Config):
     """
 
     auto_commit_interval_ms: int = between(5000, 0)
+    """How often positions are committed, with `enable_auto_commit`."""
     auto_offset_reset: Literal["earliest", "latest", "none"] = one_of(
         "earliest", "earliest", "latest", "none"
     )
+    """Where to start without a committed offset, or with one that the log does not have; `none` raises."""
     client_id: str = field(default="", metadata={"type": str})
+    """The name under which quotas count."""
     consumer_timeout_ms: int = between(-1, 0, unlimited=True)
+    """Iteration ends when no record has come for so long."""
     enable_auto_commit: bool = field(default=True, metadata={"type": bool})
+    """Commit positions behind the caller's back, at a rebalance and at `close()`."""
     fetch_max_bytes: int = between(50 * MIB, 1)
+    """The most that one `poll_batches()` or `poll_arrow()` returns, or a batch more."""
     group_id: str | None = field(default=None, metadata={"type": str, "optional": True})
+    """The group to share partitions with; without one, the consumer reads all of them and commits nothing."""
     group_instance_id: str | None = field(default=None, metadata={"type": str, "optional": True})
+    """A name for a static member, which keeps its partitions over a restart."""
     heartbeat_interval_ms: int = between(3000, 1)
+    """How often a sign of life is given, and new partitions and topics are looked for."""
     isolation_level: Literal["read_uncommitted", "read_committed"] = one_of(
         "read_uncommitted", "read_uncommitted", "read_committed"
     )
+    """Both read the same, for there are no transactions."""
     key_deserializer: Callable[[bytes | None], Any] | None = function()
+    """Called with every key, None too."""
     max_poll_interval_ms: int = between(300_000, 1)
+    """A member that does not call `poll()` for so long leaves its group."""
     max_poll_records: int = between(500, 1)
+    """The most records that one `poll()` returns."""
     partition_assignment_strategy: str | Sequence[str] = ("cooperative-sticky",)
+    """How a group shares partitions; one or more, in order of preference: `cooperative-sticky`, `sticky`,
+    `range`, `roundrobin`, or your own (`register_assignor`)."""
     session_timeout_ms: int = between(45_000, 1)
+    """A member that gives no sign of life for so long loses its partitions."""
     value_deserializer: Callable[[bytes | None], Any] | None = function()
+    """Called with every value, None too."""
 
     def __post_init__(self) -> None:
         Config.__post_init__(self)

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 Header = tuple[str, bytes | None]
 Headers = Sequence[Header]
+
+
+class ArrowData(Protocol):
+    """Speaks Arrow's C stream: a pyarrow table or batch, a data frame, the result of a query."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
 
 class TopicPartition(NamedTuple):

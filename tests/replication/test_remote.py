@@ -168,7 +168,7 @@ def test_what_is_appended_from_afar_is_read_here_and_there(
     assert partition.append(b"one", key=b"k", headers=[("h", b"x")], timestamp=5) == 0
     assert partition.append_many([b"two" * 50, None], keys=[None, b"l"], timestamps=[6, 7]) == range(1, 3)
     table = pa.table({"value": [b"four", b"five"], "key": [b"k", None]})
-    assert partition.append_arrow(table) == range(3, 5)
+    assert partition.append_arrow(table.to_reader()) == range(3, 5)
     here = contents(log.topic("t").partition(0))
     assert [record.value for record in here] == [b"one", b"two" * 50, None, b"four", b"five"]
     assert here[0] == (0, 5, b"k", b"one", (("h", b"x"),))
@@ -185,6 +185,7 @@ def test_random_records_come_back_from_afar(first: dict[str, Any], second: dict[
     assert list(far.records(start)) == expected
     assert [record for batch in far.batches(start) for record in batch.records()] == expected
     assert far.to_arrow(start).equals(partition.to_arrow(start))
+    assert far.to_reader(start).read_all().equals(partition.to_arrow(start))
     middle = start + len(expected) // 2
     assert list(far.records(middle, middle + 3)) == list(partition.records(middle, middle + 3))
     assert far.get(middle) == partition.get(middle)

@@ -21,6 +21,7 @@ from commitlog.batches.columns import (
 from commitlog.batches.encode import NO_STRINGS, Columns, EncodedBatch, HeaderColumns, Rules, assemble
 from commitlog.batches.format import NO_PRODUCER
 from commitlog.errors import InvalidRecordError, MissingDependencyError
+from commitlog.record import ArrowData
 
 try:
     import pyarrow as pa
@@ -144,6 +145,11 @@ def table(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) 
     return pa.Table.from_batches(stream(batches, columns), schema_of(columns))
 
 
+def reader(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+    """Return batches as a stream of Arrow batches, made as they are asked for."""
+    return pa.RecordBatchReader.from_batches(schema_of(columns), stream(batches, columns))
+
+
 def pairs(values: Mapping[bytes, bytes]) -> pa.Table:
     """Return keys and values as a table."""
     fields = [SCHEMA.field("key").with_nullable(False), SCHEMA.field("value").with_nullable(False)]
@@ -172,13 +178,14 @@ _APPENDED = {"timestamp", "key", "value", "headers"}
 
 
 def to_batches(
-    data: pa.RecordBatch | pa.Table,
+    data: ArrowData,
     rules: Rules,
     now_ms: int,
     producer: tuple[int, int, int] = NO_PRODUCER,
 ) -> list[EncodedBatch]:
     """Encode Arrow data, one stored batch for each of its chunks; a producer's sequence runs through them."""
-    chunks, names = record_batches(data), data.schema.names
+    table = tabular(data)
+    chunks, names = record_batches(table), table.schema.names
     if "value" not in names or not _APPENDED.issuperset(names) or len(set(names)) < len(names):
         reason = f"columns must be value and optionally key, timestamp, headers; there are {names}"
         raise InvalidRecordError(0, reason)
@@ -195,10 +202,23 @@ def to_batches(
     return encoded
 
 
+def tabular(data: ArrowData) -> pa.RecordBatch | pa.Table:
+    """Return a batch or table as it is; make a table of a data frame, or a query's result."""
+    if isinstance(data, pa.RecordBatch | pa.Table):
+        return data
+    if not hasattr(data, "__arrow_c_stream__"):
+        raise TypeError(f"Arrow data is wanted: a table, a batch, a frame; not {type(data).__name__}")
+    try:
+        table = pa.table(data)
+    except pa.ArrowInvalid as problem:
+        raise TypeError(f"a table is wanted, not {type(data).__name__}: {problem}") from None
+    # Arrow cannot pick rows of the views that Polars has
+    plain = [field.with_type(pa.binary()) if _is_view(field.type) else field for field in table.schema]
+    return table.cast(pa.schema(plain))
+
+
 def record_batches(data: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
     """Return the chunks of Arrow data."""
-    if not isinstance(data, pa.RecordBatch | pa.Table):
-        raise TypeError(f"a pyarrow RecordBatch or Table is wanted, not {type(data).__name__}")
     return [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
 
 
@@ -329,4 +349,7 @@ def _pack_headers(column: pa.Array, first_row: int) -> HeaderColumns | None:
     return HeaderColumns(narrow(counts), _pack_strings(names, first_row, "header key"), contents)
 
 
-__all__ = ["SCHEMA", "arrays", "from_batch", "pairs", "schema_of", "stream", "table", "to_batches"]
+__all__ = [
+    "SCHEMA", "arrays", "from_batch", "pairs", "reader", "schema_of", "stream", "table", "tabular",
+    "to_batches",
+]  # fmt: skip

@@ -164,6 +164,14 @@ class PartitionReader:
 
         return arrow.table(self.batches(start, end), columns)
 
+    def to_reader(
+        self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """Do the same batch by batch, as they are asked for: for more than fits in memory."""
+        from commitlog.batches import arrow
+
+        return arrow.reader(self.batches(start, end), columns)
+
     def get(self, offset: int) -> Record | None:
         """Return the record at `offset`; None if compaction removed it."""
         self._check_open()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from crc32c import crc32c
 
@@ -16,11 +16,8 @@ from commitlog.batches.ones import encode_one
 from commitlog.errors import BatchTooLargeError, DiskFullError
 from commitlog.partitions.active import ActivePartition, now_ms
 from commitlog.partitions.state import StatePage
-from commitlog.record import Headers
+from commitlog.record import ArrowData, Headers
 from commitlog.segments.segment_writer import SegmentWriter
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _END_POSITION, _NEXT = StatePage.END_POSITION, StatePage.NEXT
 _pack_stamp = STAMP.pack
@@ -117,14 +114,19 @@ class PartitionWriter(ActivePartition):
         """
         return self.append_encoded(self.encode(values, keys, headers, timestamps, producer), sync=sync)
 
-    def append_arrow(self, data: pa.RecordBatch | pa.Table, *, sync: bool = False) -> range:
+    def append_arrow(self, data: ArrowData, *, sync: bool = False) -> range:
         """Append the columns value, key, timestamp and headers of Arrow data (all but value optional).
 
-        All or nothing for readers; a crash may keep a prefix of a table's chunks, each one whole.
+        A pyarrow table or batch, or what speaks Arrow's C stream: a data frame, the result of a query. All or
+        nothing for readers; a crash may keep a prefix of a table's chunks, each one whole.
         """
+        return self.append_encoded(self.encode_arrow(data), sync=sync)
+
+    def encode_arrow(self, data: ArrowData) -> tuple[EncodedBatch, ...]:
+        """Check Arrow data and encode it, a batch for each of its chunks: what needs no lock."""
         from commitlog.batches import arrow
 
-        return self.append_encoded(tuple(arrow.to_batches(data, self._rules, now_ms())), sync=sync)
+        return tuple(arrow.to_batches(data, self._rules, now_ms()))
 
     def encode(
         self,

@@ -15,6 +15,7 @@ from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, ClosedError, InvalidRecordError
 from commitlog.partitions.active import now_ms
 from commitlog.partitions.producers import SEQUENCES
+from commitlog.record import ArrowData
 from commitlog.topics.catalog import typed
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class StagingWriter:
     ) -> None:
         self.discard()
 
-    def append(self, data: pa.RecordBatch | pa.Table) -> None:
+    def append(self, data: ArrowData) -> None:
         """Take the columns value, key, timestamp and headers of Arrow data (all but value optional).
 
         Records are numbered through the file in errors, which may come with a later call.
@@ -60,11 +61,12 @@ class StagingWriter:
 
         if self._ended:
             raise ClosedError(self._path)
-        chunks = arrow.record_batches(data)
-        if self._pending and data.schema != self._pending[0].schema:
+        table = arrow.tabular(data)
+        chunks = arrow.record_batches(table)
+        if self._pending and table.schema != self._pending[0].schema:
             self._write_pending()
         self._pending += chunks
-        self._pending_bytes += data.nbytes
+        self._pending_bytes += table.nbytes
         rows = sum(batch.num_rows for batch in self._pending)
         if rows >= _TARGET_ROWS or self._pending_bytes >= _TARGET_BYTES:
             self._write_pending()

@@ -13,12 +13,19 @@ class ReplicationConfig(Config):
     """The settings of one node. All nodes of a cluster should have the same."""
 
     high_watermark_checkpoint_interval_ms: int = between(5000, 1)
+    """How often high watermarks are made durable."""
     replica_fetch_backoff_ms: int = between(100, 1)
+    """How long a follower waits after a failure."""
     replica_fetch_max_bytes: int = between(10 * MIB, 1, MAX_INT32)
+    """The most that one answer to a follower holds; one batch is always sent."""
     replica_fetch_wait_max_ms: int = between(500, 0)
+    """How long a leader holds a fetch when there is nothing new; below the two timeouts."""
     replica_lag_time_max_ms: int = between(30_000, 1)
+    """A replica that has not caught up for so long is not in sync any more."""
     replication_throttle_bytes_per_second: int = between(-1, 1, unlimited=True)
+    """At most so much goes to replicas that are not in sync."""
     request_timeout_ms: int = between(30_000, 1)
+    """How long `acks="all"` waits, and a follower for a lost answer."""
 
     def __post_init__(self) -> None:
         Config.__post_init__(self)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from commitlog.batches.columns import Buffer
 from commitlog.partitions.partition import Partition
-from commitlog.record import Headers, TopicPartition
+from commitlog.record import ArrowData, Headers, TopicPartition
 from commitlog.replication.replicas.core import NodeCore
 from commitlog.topics.topic import Topic
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Acks = Literal[1, "all"]
 
@@ -64,9 +61,7 @@ class NodePartition:
         self._acknowledge(offsets.stop, epoch, acks, timeout_ms)
         return offsets
 
-    def append_arrow(
-        self, data: pa.RecordBatch | pa.Table, *, acks: Acks = "all", timeout_ms: int | None = None
-    ) -> range:
+    def append_arrow(self, data: ArrowData, *, acks: Acks = "all", timeout_ms: int | None = None) -> range:
         """Append the columns value, key, timestamp and headers of Arrow data (all but value optional)."""
         epoch = self._core.check_can_append(self.name, acks)
         offsets = self.log.append_arrow(data)

@@ -15,7 +15,7 @@ from commitlog.errors import InvalidRecordError, ReadOnlyError, RecordTooLargeEr
 from commitlog.partitions.latest import Latest
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.reader import PartitionReader
-from commitlog.record import Headers
+from commitlog.record import ArrowData, Headers
 from commitlog.topics.partitioner import HashPartitioner, Partitioner, make_partitioner
 
 if TYPE_CHECKING:
@@ -117,6 +117,37 @@ class Topic:
             if batches
         }
 
+    def append_arrow(
+        self, data: ArrowData, *, partition: int | None = None, sync: bool = False
+    ) -> dict[int, range]:
+        """Append Arrow data as Partition.append_arrow() does, each record to the partition of its key.
+
+        Returns the offsets by partition. All records are checked before any is written; a disk that fails
+        between two partitions leaves the first one's share appended.
+        """
+        encoded = [
+            (number, _encode_share(self._writable(number), share, rows))
+            for number, share, rows in self._arrow_shares(data, partition)
+        ]
+        return {number: self._writable(number).append_encoded(one, sync=sync) for number, one in encoded}
+
+    def _arrow_shares(
+        self, data: ArrowData, partition: int | None
+    ) -> list[tuple[int, pa.RecordBatch | pa.Table, list[int] | None]]:
+        """Divide Arrow data by partition: what goes where, and which rows that is (None for all of them)."""
+        from commitlog.batches import arrow
+
+        table = arrow.tabular(data)
+        if table.num_rows == 0:
+            return []
+        if partition is not None or "key" not in table.schema.names:
+            number = self._chooser().one(None, len(self._partitions)) if partition is None else partition
+            return [(number, table, None)]
+        divided = rows_of(self.partition_numbers(table["key"]))
+        if len(divided) == 1:
+            return [(divided[0][0], table, None)]
+        return [(number, table.take(rows), rows) for number, rows in divided]
+
     def _shares(
         self, columns: list[list[Any] | None], partition: int | None
     ) -> list[tuple[int, list[int] | None]]:
@@ -216,6 +247,18 @@ def encode_rows(
     try:
         return target.encode(picked[0] or [], picked[1], picked[2], picked[3])
     except (InvalidRecordError, RecordTooLargeError) as error:
+        raise type(error)(rows[error.args[0]], *error.args[1:]) from None
+
+
+def _encode_share(
+    target: Partition, share: pa.RecordBatch | pa.Table, rows: list[int] | None
+) -> tuple[EncodedBatch, ...]:
+    """Encode some rows of Arrow data; an error names the row as the caller knows it."""
+    try:
+        return target.encode_arrow(share)
+    except (InvalidRecordError, RecordTooLargeError) as error:
+        if rows is None:
+            raise
         raise type(error)(rows[error.args[0]], *error.args[1:]) from None
 
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from commitlog.batches.columns import Buffer
 from commitlog.config import TopicConfig
 from commitlog.errors import ConfigError, ReadOnlyError, TopicExistsError, UnknownTopicError
 from commitlog.partitions.reader import PartitionReader
-from commitlog.record import Headers, TopicPartition
+from commitlog.record import ArrowData, Headers, TopicPartition
 from commitlog.replication.clients.remote_partition import Acks, RemotePartition
 from commitlog.replication.clients.router import Deadline, ReadFrom, Router
 from commitlog.replication.messages import CreateTopic, DeleteTopic, Message
 from commitlog.replication.transports.opening import split_address
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
-from commitlog.topics.topic import Topic, check_key, encode_rows, rows_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from commitlog.topics.topic import Topic, check_key, encode_rows
 
 
 class RemoteLog:
@@ -200,23 +197,14 @@ class RemoteTopic(Topic):
 
     def append_arrow(
         self,
-        data: pa.RecordBatch | pa.Table,
+        data: ArrowData,
         *,
         partition: int | None = None,
         sync: bool = False,
         acks: Acks = 1,
     ) -> dict[int, range]:
         """Append Arrow data, each record to the partition of its key; returns the offsets by partition."""
-        if data.num_rows == 0:
-            return {}
-        if partition is not None or "key" not in data.schema.names:
-            number = self._chooser().one(None, len(self.partitions)) if partition is None else partition
-            return {number: self.partition(number).append_arrow(data, sync=sync, acks=acks)}
-        shares = [
-            (number, data if rows is None else data.take(rows))
-            for number, rows in rows_of(self.partition_numbers(data["key"]))
-        ]
         return {
             number: self.partition(number).append_arrow(share, sync=sync, acks=acks)
-            for number, share in shares
+            for number, share, _ in self._arrow_shares(data, partition)
         }

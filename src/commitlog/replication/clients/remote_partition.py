@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from commitlog.batches.columns import Buffer
 from commitlog.batches.encode import EncodedBatch, Rules, encode, numbered
@@ -22,7 +22,7 @@ from commitlog.errors import (
 from commitlog.partitions.active import now_ms
 from commitlog.partitions.producers import SEQUENCES
 from commitlog.partitions.reader import Layout, PartitionReader, Piece, ReadSegment
-from commitlog.record import Headers, Record, TopicPartition
+from commitlog.record import ArrowData, Headers, Record, TopicPartition
 from commitlog.replication.clients.fetched import FetchedSegment
 from commitlog.replication.clients.router import PASSING, Deadline, Pending, Router
 from commitlog.replication.messages import (
@@ -35,9 +35,6 @@ from commitlog.replication.messages import (
     Read,
     ReadBatches,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Acks = Literal[1, "all"]
 Kind = TypeVar("Kind")
@@ -227,14 +224,15 @@ class RemotePartition(PartitionReader):
         """Append records as one batch, all or nothing, and return their offsets."""
         return self.append_encoded(self.encode(values, keys, headers, timestamps), sync=sync, acks=acks)
 
-    def append_arrow(self, data: pa.RecordBatch | pa.Table, *, sync: bool = False, acks: Acks = 1) -> range:
+    def append_arrow(self, data: ArrowData, *, sync: bool = False, acks: Acks = 1) -> range:
         """Append the columns value, key, timestamp and headers of Arrow data as one batch."""
         from commitlog.batches import arrow
 
-        chunks = arrow.record_batches(data)
+        table = arrow.tabular(data)
+        chunks = arrow.record_batches(table)
         if len(chunks) > 1:
-            data = arrow.put_together(chunks)
-        batches = tuple(arrow.to_batches(data, self._rules, now_ms()))
+            table = arrow.put_together(chunks)
+        batches = tuple(arrow.to_batches(table, self._rules, now_ms()))
         return self.append_encoded(batches, sync=sync, acks=acks)
 
     def encode(
