@@ -21,7 +21,8 @@ check: $(READY)
 	$(BIN)/python -m pytest tests/test_tidy.py
 
 bench: $(READY)
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py --json benchmarks/results/latest.json
+	$(BIN)/python benchmarks/plots.py benchmarks/results/latest.json docs/images/performance
 
 soak: $(READY)
 	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash tests/property tests/integration tests/replication tests/spark/test_pipeline.py
