@@ -27,7 +27,8 @@ docs: $(READY)
 	@echo "site/index.html; its search needs a server: $(BIN)/python -m http.server --directory site"
 
 bench: $(READY)
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py --json benchmarks/results/latest.json
+	$(BIN)/python benchmarks/plots.py benchmarks/results/latest.json docs/images/performance
 
 soak: $(READY)
 	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash tests/property tests/integration tests/replication tests/spark/test_pipeline.py

@@ -22,9 +22,13 @@ class Bench:
 
     root: Path
     quick: bool = False
+    tiny: bool = False
     _used: list[Path] = field(default_factory=list, compare=False)
 
     def pick(self, full: int, quick: int) -> int:
+        """Choose an amount of data or a number of rounds; a tiny run only shows that curves can run."""
+        if self.tiny:
+            return max(quick // 50, 1)
         return quick if self.quick else full
 
     @property

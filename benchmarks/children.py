@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import sys
 import threading
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 
 import data
 import engine
+import variants
 
 import commitlog
 
@@ -77,7 +80,7 @@ def compact_and_watch(path: str, keys: str, buffer_bytes: str) -> None:
             partition.append_many(values, keys=[b"%010d" % key for key in range(start, start + 10_000)])
         partition.roll()
         gc.collect()
-        before, watch = resident()[1], Watch()
+        before, watch = resident()[1], Watch(lambda: resident()[1])
         reports = [partition.compact()]
         while reports[-1].stopped_by == "map full":
             reports.append(partition.compact())
@@ -91,7 +94,8 @@ def compact_and_watch(path: str, keys: str, buffer_bytes: str) -> None:
 class Watch:
     """A thread that looks at the memory of the process every few milliseconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[], int]) -> None:
+        self._now = look
         self._most = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look)
@@ -99,7 +103,7 @@ class Watch:
 
     def _look(self) -> None:
         while not self._ended.wait(0.005):
-            self._most = max(self._most, resident()[1])
+            self._most = max(self._most, self._now())
 
     def stop(self) -> int:
         self._ended.set()
@@ -116,11 +120,55 @@ def receive(path: str, count: str) -> None:
         print(json.dumps(clients.receive(consumer, int(count))))
 
 
+def pool() -> list[data.Batch]:
+    """Make batches of a megabyte: 1,000-byte values."""
+    return data.make("pool", 16_000, 1000, 1000, batch_records=1000).batches
+
+
+def fill_until_killed(name: str, path: str, size_bytes: str) -> None:
+    """Append to an engine without a sync, print how many records it acknowledged, and wait for the end."""
+    store, offset = variants.BY_NAME[name](Path(path)), 0
+    for batch in data.repeated(pool(), int(size_bytes)):
+        store.append_batch(batch, stamp=True)
+        offset += len(batch.values)
+    print(offset, flush=True)
+    signal.pause()
+
+
+def grow_and_watch(name: str, path: str, size_bytes: str) -> None:
+    """Append to an engine and scan it; print the most memory that took, of its own and mapped."""
+    batches, engine_type = pool(), variants.BY_NAME[name]
+    batches_seen = 0
+    gc.collect()
+    own, mapped = pages()
+    watch, mapping = Watch(lambda: pages()[0]), Watch(lambda: pages()[1])
+    store = engine_type(Path(path))
+    for batch in data.repeated(batches, int(size_bytes)):
+        store.append_batch(batch, stamp=True)
+        batches_seen += 1
+    store.close()
+    reader = engine_type(Path(path), readonly=True)
+    found = reader.scan_records().records
+    reader.close()
+    if found != batches_seen * len(batches[0].values):
+        raise AssertionError(f"{name} gave back {found} records of {batches_seen} batches")
+    print(json.dumps({"own": max(watch.stop() - own, 0), "mapped": max(mapping.stop() - mapped, 0)}))
+
+
+def pages() -> tuple[int, int]:
+    """Return the bytes resident that are the process's own, and those that are pages of mapped files."""
+    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    kib = {line[0]: int(line[1]) for line in lines if line[0].startswith("Rss")}
+    return kib["RssAnon:"] << 10, (kib["RssFile:"] + kib["RssShmem:"]) << 10
+
+
 if __name__ == "__main__":
     work = {
         "write": write_until_killed,
         "scan": scan_and_watch,
         "compact": compact_and_watch,
         "receive": receive,
+        "fill": fill_until_killed,
+        "grow": grow_and_watch,
     }
     work[sys.argv[1]](*sys.argv[2:])

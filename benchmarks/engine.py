@@ -56,7 +56,10 @@ class Commitlog:
     settings: ClassVar[dict[str, object]] = WRITTEN
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
-        self._log, self._partition = reopen(path, "r") if readonly else create(path, **self.settings)
+        if readonly or path.exists():
+            self._log, self._partition = reopen(path, "r" if readonly else "w")
+        else:
+            self._log, self._partition = create(path, **self.settings)
 
     def append_batch(self, batch: Batch, *, stamp: bool) -> None:
         timestamps = None if stamp else batch.timestamps
@@ -66,6 +69,9 @@ class Commitlog:
         append = self._partition.append
         for key, value in zip(batch.keys, batch.values, strict=True):
             append(value, key=key)
+
+    def next_offset(self) -> int:
+        return self._partition.next_offset
 
     def scan_records(self) -> Seen:
         records = size = 0

@@ -11,10 +11,10 @@ import sqlite3
 from importlib import metadata
 from pathlib import Path
 from time import time_ns
-from typing import Any
+from typing import Any, ClassVar
 
 from data import Batch, Seen
-from store import HEAD, OFFSET, Store, packed, stamps_of, unpack_records, unpack_values
+from store import HEAD, OFFSET, Store, offsets_of, packed, stamps_of, unpack_records, unpack_values
 
 try:
     import lmdb
@@ -37,20 +37,19 @@ class SQLite:
 
     name = "SQLite WAL"
     version = sqlite3.sqlite_version
+    settings: ClassVar[list[str]] = ["locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=OFF"]
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         path.mkdir(exist_ok=True)
         self._db = sqlite3.connect(path / "log.db", isolation_level=None)
-        settings = ["locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=OFF"]
-        for setting in [f"mmap_size={1 << 30}"] if readonly else settings:
+        for setting in [f"mmap_size={1 << 30}"] if readonly else self.settings:
             self._db.execute(f"PRAGMA {setting}")
         if not readonly:
             columns = "offset INTEGER PRIMARY KEY, timestamp INTEGER, key BLOB, value BLOB"
-            self._db.execute(f"CREATE TABLE log ({columns})")
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS log ({columns})")
 
     def append_batch(self, batch: Batch, *, stamp: bool) -> None:
-        offsets = range(batch.base_offset, batch.base_offset + len(batch.values))
-        rows = zip(offsets, stamps_of(batch, stamp), batch.keys, batch.values, strict=True)
+        rows = zip(offsets_of(batch), stamps_of(batch, stamp), batch.keys, batch.values, strict=True)
         self._db.execute("BEGIN")
         self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?)", rows)
         self._db.execute("COMMIT")
@@ -59,6 +58,10 @@ class SQLite:
         execute, statement = self._db.execute, "INSERT INTO log VALUES (?, ?, ?, ?)"
         for offset, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True), batch.base_offset):
             execute(statement, (offset, time_ns() // 1_000_000, key, value))
+
+    def next_offset(self) -> int:
+        (last,) = self._db.execute("SELECT max(offset) FROM log").fetchone()
+        return 0 if last is None else int(last) + 1
 
     def scan_records(self) -> Seen:
         records = size = 0
@@ -87,11 +90,12 @@ class LMDB:
     name = "LMDB"
     version = f"{'.'.join(map(str, lmdb.version()))}, py-lmdb {metadata.version('lmdb')}" if lmdb else ""
     writemap = False
+    sync = False
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         mapped = self.writemap and not readonly
         self._env: Any = lmdb.open(
-            str(path), map_size=MAP_BYTES, sync=False, writemap=mapped, readonly=readonly
+            str(path), map_size=MAP_BYTES, sync=self.sync, writemap=mapped, readonly=readonly
         )
 
     def append_batch(self, batch: Batch, *, stamp: bool) -> None:
@@ -105,6 +109,11 @@ class LMDB:
             transaction = begin(write=True)  # measured: 10 % faster than a with statement
             transaction.put(pack(offset), content, append=True)
             transaction.commit()
+
+    def next_offset(self) -> int:
+        with self._env.begin() as transaction:
+            cursor = transaction.cursor()
+            return OFFSET.unpack(cursor.key())[0] + 1 if cursor.last() else 0
 
     def scan_records(self) -> Seen:
         with self._env.begin() as transaction:  # measured: buffers=True is slower once bytes are made
@@ -139,14 +148,19 @@ class RocksDB:
     name = "RocksDB"
     version = f"rocksdict {metadata.version('rocksdict')}" if rocksdict else ""
 
+    codec = "none"
+
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        access = rocksdict.AccessType.read_only() if readonly else rocksdict.AccessType.read_write()
+        self._db: Any = rocksdict.Rdict(str(path), self._options(), access_type=access)
+        self._readonly = readonly
+
+    def _options(self) -> Any:
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
-        options.set_compression_type(rocksdict.DBCompressionType.none())
+        options.set_compression_type(getattr(rocksdict.DBCompressionType, self.codec)())
         options.set_allow_mmap_reads(True)
-        access = rocksdict.AccessType.read_only() if readonly else rocksdict.AccessType.read_write()
-        self._db: Any = rocksdict.Rdict(str(path), options, access_type=access)
-        self._readonly = readonly
+        return options
 
     def append_batch(self, batch: Batch, *, stamp: bool) -> None:
         writes = rocksdict.WriteBatch(raw_mode=True)
@@ -158,6 +172,11 @@ class RocksDB:
         put, pack, pack_head = self._db.put, OFFSET.pack, HEAD.pack
         for offset, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True), batch.base_offset):
             put(pack(offset), pack_head(time_ns() // 1_000_000, len(key)) + key + value)
+
+    def next_offset(self) -> int:
+        last = self._db.iter()
+        last.seek_to_last()
+        return OFFSET.unpack(last.key())[0] + 1 if last.valid() else 0
 
     def _read_options(self) -> Any:
         options = rocksdict.ReadOptions()

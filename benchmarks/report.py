@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 try:
     from rich.console import Console
@@ -42,17 +43,69 @@ class Group:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What each engine made of the same work at several sizes; None where it cannot do it."""
+
+    row: str
+    title: str
+    x_label: str
+    y_label: str
+    xs: list[float] | list[str]
+    series: dict[str, list[float | None]]
+    best: Literal["most", "least"] = "most"
+    x_scale: Literal["log", "even"] = "log"
+    y_scale: Literal["log", "linear"] = "log"
+    shape: Literal["lines", "bars"] = "lines"
+    note: str = ""
+
+    def table(self) -> list[list[str]]:
+        """Return a row for each engine, below a row with the sizes."""
+        rows = [[self.x_label, *(x if isinstance(x, str) else f"{x:,g}" for x in self.xs)]]
+        rows += [
+            [name, *("" if amount is None else human(amount) for amount in amounts)]
+            for name, amounts in self.series.items()
+        ]
+        return rows
+
+    def heading(self) -> str:
+        return f"{self.title}: {self.y_label}"
+
+    def remarks(self) -> str:
+        return " ".join(filter(None, [self.note, self.ahead()]))
+
+    def ahead(self) -> str:
+        """Name every peer that is better than commitlog, and where."""
+        parts = []
+        for name, amounts in self.series.items():
+            where = [x for x, other, our in zip(self.table()[0][1:], amounts, self.series[OURS], strict=True)
+                     if self._better(other, our)]  # fmt: skip
+            if where and not name.startswith(OURS):
+                parts.append(f"{name} ({', '.join(where)})")
+        return f"Better than {OURS}: {'; '.join(parts)}." if parts else ""
+
+    def _better(self, other: float | None, our: float | None) -> bool:
+        if other is None or our is None:
+            return False
+        return other > our if self.best == "most" else other < our
+
+
 @dataclass(slots=True)
 class Report:
     """Everything a run found out."""
 
     setting: dict[str, str]
     groups: list[Group] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
 
-    def add(self, group: Group) -> None:
-        """Print a group as soon as it is known: a full run takes minutes."""
-        self.groups.append(group)
-        print_group(group)
+    def add(self, found: Group | Curve) -> None:
+        """Print a group or a curve as soon as it is known: a full run takes minutes."""
+        if isinstance(found, Curve):
+            self.curves.append(found)
+            print_curve(found)
+        else:
+            self.groups.append(found)
+            print_group(found)
 
     def misses(self) -> list[str]:
         lines = [(group, line) for group in self.groups for line in group.lines]
@@ -118,28 +171,48 @@ def beside_floor(seconds: dict[str, float], work: float, floors: dict[str, str])
 def print_group(group: Group) -> None:
     rows = [line.cells() for line in group.lines]
     used = [i for i in range(len(COLUMNS)) if any(row[i] for row in rows)]
+    title = f"{group.title} ({group.row})"
     if Console is None:
-        print_plain(group, [[COLUMNS[i] for i in used], *([row[i] for i in used] for row in rows)])
+        plain = [[COLUMNS[i] for i in used], *([row[i] for i in used] for row in rows)]
+        print_plain(title, plain, group.note)
         return
     table = Table()
     for i in used:
         table.add_column(COLUMNS[i], justify="right" if COLUMNS[i] in ("measured", "ratio") else "left")
     for row in rows:
         table.add_row(*(row[i] for i in used), style={"pass": "green", "MISS": "bold red"}.get(row[4], ""))
+    print_table(title, table, group.note)
+
+
+def print_curve(curve: Curve) -> None:
+    title = f"{curve.heading()} ({curve.row})"
+    if Console is None:
+        print_plain(title, curve.table(), curve.remarks())
+        return
+    first, *rows = curve.table()
+    table = Table()
+    for i, cell in enumerate(first):
+        table.add_column(cell, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    print_table(title, table, curve.remarks())
+
+
+def print_table(title: str, table: Table, note: str) -> None:
     console = Console(width=None if Console().is_terminal else 140, highlight=False)
-    console.print(f"[bold]{group.title}[/bold] ({group.row})")  # as text: a table's title wraps at its width
+    console.print(f"[bold]{title}[/bold]")  # as text: a table's title wraps at its width
     console.print(table)
-    if group.note:
-        console.print(f"[dim]{group.note}[/dim]")
+    if note:
+        console.print(f"[dim]{note}[/dim]")
     console.print()
 
 
-def print_plain(group: Group, table: list[list[str]]) -> None:
+def print_plain(title: str, table: list[list[str]], note: str) -> None:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    print(f"{group.title} ({group.row})")
+    print(title)
     for row in table:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print(f"  {group.note}\n" if group.note else "", flush=True)
+    print(f"  {note}\n" if note else "", flush=True)
 
 
 def machine() -> str:

@@ -1,35 +1,54 @@
 """Measure commitlog beside SQLite, LMDB and RocksDB on the same data in the same run, and print tables.
 
-* `python benchmarks/run.py`: everything, about ten minutes and 12 GB of disk;
-* `python benchmarks/run.py --quick`: small data, about two minutes; the noise is larger;
-* `python benchmarks/run.py --rows records,append_one`: only these.
+* `python benchmarks/run.py`: everything, about half an hour and 12 GB of disk;
+* `python benchmarks/run.py --quick`: small data, a few minutes; the noise is larger;
+* `python benchmarks/run.py --rows records,append_one`: only these; `--rows curves`: those with curves.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import perf_counter
 
 import bulk
+import by_key
 import clients
 import compaction
 import compare
+import curves
 import growth
+import killed
+import latencies
 import limits
 import numpy
+import partitioned
 import producing
 import pyarrow
 import replicating
 import spark_read
 import spark_write
 from bench import Bench
-from report import Group, Report, machine
+from report import Curve, Group, Report, machine
 
-ROWS: dict[str, Callable[[Bench], Iterator[Group]]] = {
+CURVES: dict[str, Callable[[Bench], Iterator[Curve]]] = {
+    "by_batch_size": curves.by_batch_size,
+    "by_record_size": curves.by_record_size,
+    "by_partitions": partitioned.by_partitions,
+    "by_compression": curves.by_compression,
+    "latency_distribution": latencies.latency_distribution,
+    "recovery_curve": killed.recovery_curve,
+    "compaction_curve": by_key.compaction_curve,
+    "memory_curve": killed.memory_curve,
+}
+ROWS: dict[str, Callable[[Bench], Iterator[Group | Curve]]] = {
     "append_many": compare.append_many,
     "append_one": compare.append_one,
     "producer": producing.producer,
@@ -48,6 +67,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group]]] = {
     "compaction": compaction.compaction,
     "compaction_memory": compaction.compaction_memory,
     "replication": replicating.replication,
+    **CURVES,
     "spark_read": spark_read.spark_read,
     "spark_write": spark_write.spark_write,
 }
@@ -57,15 +77,22 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="small data, few repetitions")
+    parser.add_argument("--tiny", action="store_true", help="next to no data: shows only that curves can run")
     parser.add_argument("--rows", metavar="NAME,...", help=f"only these rows, of: {', '.join(ROWS)}")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results as JSON")
     parser.add_argument("--dir", metavar="PATH", type=Path, help="put the data below this directory")
     options = parser.parse_args()
-    options.names = options.rows.split(",") if options.rows else list(ROWS)
+    options.names = names_of(options.rows) if options.rows else list(ROWS)
     unknown = [name for name in options.names if name not in ROWS]
     if unknown:
         parser.error(f"no row {unknown[0]!r}; there are {', '.join(ROWS)}")
     return options
+
+
+def names_of(rows: str) -> list[str]:
+    """Read the list of rows, in which "curves" stands for all curves."""
+    names = [list(CURVES) if name == "curves" else [name] for name in rows.split(",")]
+    return [name for part in names for name in part]
 
 
 def setting(bench: Bench) -> dict[str, str]:
@@ -77,7 +104,8 @@ def setting(bench: Bench) -> dict[str, str]:
         "machine": f"{machine()}, Linux {platform.release()}",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "records": "10-byte key, value of 90 or of 60..120 random bytes; offset, timestamp kept and returned",
-        "method": f"best of {bench.repeats} rounds, engines taking turns within each round; gc on for all",
+        "method": f"best of {bench.repeats} rounds (curves: {curves.rounds(bench)}), engines taking turns "
+        "within each round; gc on for all",
     }
 
 
@@ -85,19 +113,35 @@ def main() -> None:
     options = arguments()
     if options.dir:
         options.dir.mkdir(parents=True, exist_ok=True)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-", dir=options.dir) as root:
-        bench = Bench(Path(root), options.quick)
+        bench = Bench(Path(root), options.quick, options.tiny)
         report = Report(setting(bench))
         for name, text in report.setting.items():
             print(f"{name}: {text}")
         print(flush=True)
-        for name in options.names:
-            for group in ROWS[name](bench):
-                report.add(group)
+        failed = [name for name in options.names if not measured(name, bench, report, options.json)]
     misses = report.misses()
     print("Every target was reached." if not misses else "Missed: " + "; ".join(misses))
-    if options.json:
-        options.json.write_text(json.dumps(report.as_json(), indent=2))
+    if failed:
+        sys.exit(f"Failed, see above: {', '.join(failed)}")
+
+
+def measured(name: str, bench: Bench, report: Report, results: Path | None) -> bool:
+    """Run a row, and keep what is known so far: a row that fails must not cost half an hour of others."""
+    start, before = perf_counter(), sum(os.times()[:4])
+    try:
+        for found in ROWS[name](bench):
+            report.add(found)
+            if results:
+                results.write_text(json.dumps(report.as_json(), indent=2))
+    except Exception:
+        traceback.print_exc()
+        return False
+    busy = sum(os.times()[:4]) - before  # with children; far less than the clock's: the machine was not quiet
+    print(f"{name} took {perf_counter() - start:.0f} s, {busy:.0f} s of processors\n", flush=True)
+    return True
 
 
 if __name__ == "__main__":

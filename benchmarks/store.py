@@ -29,6 +29,9 @@ class Store(Protocol):
     def append_each(self, batch: Batch) -> None:
         """Append the records one by one, each acknowledged before the next, stamped with the time."""
 
+    def next_offset(self) -> int:
+        """Return the end of what is there."""
+
     def scan_records(self) -> Seen: ...
 
     def scan_values(self) -> Seen: ...
@@ -49,10 +52,16 @@ def packed(batch: Batch, stamp: bool) -> Iterator[tuple[bytes, bytes]]:
 
     Measured: chained maps 2.7 M rec/s, a comprehension with `+` 1.6 M, map(add) 2.3 M.
     """
+    return zip(map(OFFSET.pack, offsets_of(batch)), contents_of(batch, stamp), strict=True)
+
+
+def offsets_of(batch: Batch) -> range:
+    return range(batch.base_offset, batch.base_offset + len(batch.values))
+
+
+def contents_of(batch: Batch, stamp: bool) -> Iterator[bytes]:
     heads = map(HEAD.pack, stamps_of(batch, stamp), map(len, batch.keys))
-    offsets = range(batch.base_offset, batch.base_offset + len(batch.values))
-    contents = map(b"".join, zip(heads, batch.keys, batch.values, strict=True))
-    return zip(map(OFFSET.pack, offsets), contents, strict=True)
+    return map(b"".join, zip(heads, batch.keys, batch.values, strict=True))
 
 
 def unpack_records(pairs: Iterable[tuple[bytes, bytes]]) -> Seen:

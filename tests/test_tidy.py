@@ -75,7 +75,7 @@ LAYERS = [
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "batches.arrow"
-EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam", "kazoo"]
+EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam", "kazoo", "matplotlib"]
 
 # What durability rests on is asked of the file system in files.py only, where tests put a disk that lies.
 ONLY_IN_FILES = {
