@@ -24,7 +24,7 @@ FOLDERS = {
 
 # Imports point down this list: a module may import only modules that stand before it.
 LAYERS = [
-    "errors", "record", "config", "background",
+    "errors", "record", "config", "background", "steps",
     "batches", "batches.codec", "batches.columns", "batches.format", "batches.reserved", "batches.ones",
     "batches.checking", "batches.encode", "batches.batch", "batches.arrow", "batches.joining",
     "batches.merge",
@@ -32,7 +32,8 @@ LAYERS = [
     "batches.staged",
     "segments", "segments.index", "segments.index_builder", "segments.handles", "segments.segment",
     "segments.segment_writer", "segments.trash", "segments.swap", "segments.extents",
-    "upkeep", "upkeep.repair", "upkeep.rewrite", "upkeep.retention", "upkeep.keymap", "upkeep.compaction",
+    "upkeep", "upkeep.repair", "upkeep.rewrite", "upkeep.retention", "upkeep.keymap", "upkeep.pace",
+    "upkeep.compaction",
     "partitions", "partitions.epochs", "partitions.state", "partitions.recovery", "partitions.latest",
     "partitions.epoch_checkpoint", "partitions.replica_slice", "partitions.reader", "partitions.producers",
     "partitions.received", "partitions.active", "partitions.writer", "partitions.adopting",

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import commitlog
+from commitlog.cli.progress import progress_bar
 from commitlog.log import CommitLog
+
+_CHECKING = "checking what may be torn"
 
 
 @contextmanager
 def reading(directory: str) -> Iterator[CommitLog]:
     """Open a log to look at it; another process may be writing it."""
-    with commitlog.open(directory, mode="r") as log:
+    with progress_bar(_CHECKING) as progress, commitlog.open(directory, mode="r", progress=progress) as log:
         yield log
 
 
@@ -21,5 +24,7 @@ def writing(directory: str, *, shared: bool = False, create: bool = False) -> It
     """Open a log to change it; NotALogError if there is none, unless it may be created."""
     if not create:
         commitlog.open(directory, mode="r").close()
-    with commitlog.open(directory, shared=shared) as log:
+    with progress_bar(_CHECKING) as progress:
+        log = commitlog.open(directory, shared=shared, progress=progress)
+    with log:
         yield log

@@ -34,7 +34,7 @@ def complete_group(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def timestamp(text: str) -> int:
-    """Read a time, ISO 8601 (UTC if it names no zone) or milliseconds; returns milliseconds since the epoch."""
+    """Read a time: ISO 8601 (UTC if it names no zone), or milliseconds since the epoch, which it returns."""
     if text.isdecimal():
         return int(text)
     try:
