@@ -31,6 +31,7 @@ CONFIGS: list[tuple[type[Config], str]] = [
 KAFKAS_NAMES: dict[str, str | None] = {
     "cleaner_backoff_ms": "log.cleaner.backoff.ms",
     "cleaner_dedupe_buffer_bytes": "log.cleaner.dedupe.buffer.size",
+    "cleaner_enable": "log.cleaner.enable",
     "cleaner_io_max_bytes_per_second": "log.cleaner.io.max.bytes.per.second",
     "consumer_timeout_ms": None,
     "high_watermark_checkpoint_interval_ms": "replica.high.watermark.checkpoint.interval.ms",

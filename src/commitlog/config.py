@@ -200,6 +200,8 @@ class LogConfig(Config):
     """How often the cleaner looks for something to compact."""
     cleaner_dedupe_buffer_bytes: int = between(128 * MIB, 1)
     """The memory of a pass of compaction: 24 bytes a key, nine tenths of it in use at most."""
+    cleaner_enable: bool = field(default=True, metadata={"type": bool})
+    """Whether compacted topics are compacted in the background."""
     cleaner_io_max_bytes_per_second: int = between(-1, 1, unlimited=True)
     """Reads and writes of compaction are held to this."""
     max_open_segments: int = between(64, 1, 1 << 20)
