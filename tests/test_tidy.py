@@ -34,10 +34,10 @@ LAYERS = [
     "segments.segment_writer", "segments.trash", "segments.swap", "segments.extents",
     "upkeep", "upkeep.repair", "upkeep.rewrite", "upkeep.retention", "upkeep.keymap", "upkeep.compaction",
     "partitions", "partitions.epochs", "partitions.state", "partitions.recovery", "partitions.latest",
-    "partitions.epoch_checkpoint", "partitions.replica_slice", "partitions.reader", "partitions.producers",
-    "partitions.received", "partitions.active", "partitions.writer", "partitions.adopting",
-    "partitions.compacting", "partitions.shortening", "partitions.replicated", "partitions.partition",
-    "partitions.read_only", "partitions.shared",
+    "partitions.epoch_checkpoint", "partitions.replica_slice", "partitions.reader", "partitions.waiting",
+    "partitions.producers", "partitions.received", "partitions.active", "partitions.writer",
+    "partitions.adopting", "partitions.compacting", "partitions.shortening", "partitions.replicated",
+    "partitions.partition", "partitions.read_only", "partitions.shared",
     "cleaner", "housekeeping",
     "topics", "topics.partitioner", "topics.topic", "topics.catalog", "topics.topic_set",
     "publishing", "publishing.staging", "publishing.publications", "publishing.publisher",
@@ -144,7 +144,7 @@ class C:
         from commitlog.topics.topic import Topic
 """
     found = [(name, inside) for name, inside, _ in imports(ast.parse(program))]
-    assert found == [("files", False), ("arrow", True), ("index", True), ("topic", True)]
+    assert found == [("files", False), ("arrow", True), ("segments.index", True), ("topics.topic", True)]
 
 
 def file_system_calls(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -24,16 +24,17 @@ from commitlog.partitions.producers import (
     snapshots,
     sync_snapshots,
 )
-from commitlog.partitions.reader import Layout, PartitionReader
+from commitlog.partitions.reader import Layout
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.partitions.state import StatePage
+from commitlog.partitions.waiting import WaitablePartition
 from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment
 from commitlog.segments.segment_writer import SegmentWriter, sync_sealed
 from commitlog.segments.trash import Trash
 
 
-class ActivePartition(PartitionReader):
+class ActivePartition(WaitablePartition):
     """The files of one partition and how far they are written and durable; threads may share it.
 
     start_offset <= durable_offset <= next_offset. Bytes are in the file before next_offset moves, and a
@@ -75,11 +76,9 @@ class ActivePartition(PartitionReader):
         self.configure(config)
 
     def _make_locks(self) -> None:
+        super()._make_locks()
         self._lock: threading.Lock | ProcessLock = threading.Lock()
         self._sync_lock: threading.Lock | ProcessLock = threading.Lock()
-        self._readable = threading.Condition()
-        self._watchers: set[threading.Event] = set()
-        self._waiters = 0  # those who wait and those who watch
 
     def configure(self, config: TopicConfig) -> None:
         """Take other settings; those of segments count from the next roll on."""
@@ -130,37 +129,6 @@ class ActivePartition(PartitionReader):
         """The disk error that stopped appends, None while all is well."""
         return self._failure
 
-    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
-        """Wait until `offset` can be read; False if it cannot after `timeout` seconds, or when closed."""
-        if self.high_watermark > offset:
-            return True
-        with self._readable:
-            self._waiters += 1
-            try:
-                self._readable.wait_for(lambda: self.high_watermark > offset or self._refusal, timeout)
-            finally:
-                self._waiters -= 1
-        return self.high_watermark > offset
-
-    def watch(self, event: threading.Event) -> bool:
-        """Set `event` at each append and when the high watermark moves, until unwatch()."""
-        with self._readable:
-            self._watchers.add(event)
-            self._waiters += 1
-        return True
-
-    def unwatch(self, event: threading.Event) -> None:
-        """Leave `event` alone."""
-        with self._readable:
-            self._watchers.discard(event)
-            self._waiters -= 1
-
-    def _notify(self) -> None:
-        with self._readable:
-            self._readable.notify_all()
-            for event in self._watchers:
-                event.set()
-
     @property
     def _refusal(self) -> Callable[[], CommitLogError] | None:
         """Why nothing is written any more, None as long as it is."""
@@ -169,6 +137,10 @@ class ActivePartition(PartitionReader):
     @_refusal.setter
     def _refusal(self, refusal: Callable[[], CommitLogError] | None) -> None:
         self._ended_by = self._append_refusal = refusal
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._ended_by is not None
 
     def _check_writable(self) -> None:
         if self._refusal is not None:
