@@ -18,6 +18,7 @@ import bulk
 import clients
 import compaction
 import compare
+import counting
 import growth
 import limits
 import numpy
@@ -33,6 +34,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group]]] = {
     "append_many": compare.append_many,
     "append_one": compare.append_one,
     "producer": producing.producer,
+    "counting": counting.counting,
     "records": compare.records,
     "values": compare.values,
     "arrow_scan": bulk.arrow_scan,

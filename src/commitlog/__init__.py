@@ -85,9 +85,11 @@ from commitlog.errors import (
 )
 from commitlog.housekeeping import Health
 from commitlog.log import CommitLog
+from commitlog.metrics import LogMetrics, RecoveryMetrics
 from commitlog.partitions.latest import Latest
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.recovery import RecoveryReport
+from commitlog.partitions.tally import CompactionMetrics, PartitionMetrics, SyncMetrics, WriteMetrics
 from commitlog.publishing.staging import StagingWriter
 from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.segments.index import Index, IndexEntry, OffsetIndex, TimeIndex
@@ -151,6 +153,7 @@ __all__ = [
     "CommitFailedError",
     "CommitLog",
     "CommitLogError",
+    "CompactionMetrics",
     "CompactionReport",
     "ConfigError",
     "ConnectionFailedError",
@@ -181,6 +184,7 @@ __all__ = [
     "Latest",
     "LogConfig",
     "LogLockedError",
+    "LogMetrics",
     "MemberDescription",
     "MissingDependencyError",
     "NoControllerError",
@@ -198,6 +202,7 @@ __all__ = [
     "Partition",
     "PartitionDescription",
     "PartitionFailedError",
+    "PartitionMetrics",
     "Partitioner",
     "PathNotMountedError",
     "Producer",
@@ -213,6 +218,7 @@ __all__ = [
     "RecordFuture",
     "RecordMetadata",
     "RecordTooLargeError",
+    "RecoveryMetrics",
     "RecoveryReport",
     "RepairReport",
     "ReplicationTimeoutError",
@@ -222,6 +228,7 @@ __all__ = [
     "StagingWriter",
     "StaleNodeError",
     "Subscription",
+    "SyncMetrics",
     "TimeIndex",
     "Topic",
     "TopicConfig",
@@ -235,6 +242,7 @@ __all__ = [
     "UnknownTopicError",
     "UnsupportedFormatError",
     "VerifyReport",
+    "WriteMetrics",
     "connect",
     "open",
     "register_assignor",

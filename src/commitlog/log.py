@@ -22,6 +22,7 @@ from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicCon
 from commitlog.errors import ClosedError, CommitLogError, ConfigError, ForkedError, ReadOnlyError
 from commitlog.housekeeping import Health, Housekeeper
 from commitlog.lock import LogLock
+from commitlog.metrics import LogMetrics, partition_metrics, recovery_metrics
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.recovery import RecoveryReport
 from commitlog.publishing.publisher import Publisher
@@ -291,6 +292,22 @@ class CommitLog:
         uncleanable = tuple((one.name, one.compaction_error) for one in partitions if one.compaction_error)
         clients = [task for client in list(self._clients) for task in client.health()]
         return Health((*self._housekeeper.health(), *clients), failed, uncleanable)
+
+    def metrics(self) -> LogMetrics:
+        """Return what the log counts and knows of itself, in plain numbers: docs/monitoring.md has them all.
+
+        A log that is open for reading knows where partitions and groups stand, but not what is written.
+        """
+        self._check_open()
+        return LogMetrics(
+            path=self.path,
+            mode="r" if self._lock is None else "w",
+            partitions=partition_metrics(self._topics.readers()),
+            groups=tuple(self._groups.describe_all()),
+            segments_mapped=self._topics.segments_mapped,
+            recovery=recovery_metrics(self.recovery),
+            health=self.health(),
+        )
 
     def release_removed(self) -> None:
         """Close the files of segments that were removed: as long as they are mapped, the disk keeps them.

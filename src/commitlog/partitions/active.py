@@ -27,6 +27,7 @@ from commitlog.partitions.producers import (
 from commitlog.partitions.reader import Layout
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.partitions.state import StatePage
+from commitlog.partitions.tally import Tally
 from commitlog.partitions.waiting import WaitablePartition
 from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment
@@ -73,6 +74,7 @@ class ActivePartition(WaitablePartition):
         if found.has_producers:
             self._restore_producers()
         self._writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
+        self._tally = Tally(self._next_offset, self._writer.segment.size_bytes)
         self.configure(config)
 
     def _make_locks(self) -> None:
@@ -176,6 +178,7 @@ class ActivePartition(WaitablePartition):
         return self._next_offset, self._writer.handle_for_sync(), list(self._unsynced), self._name_changes
 
     def _sync_files(self, end: int, active: files.Descriptor, sealed: list[Segment], names: int) -> None:
+        began = time.perf_counter()
         with self._ended_by_failure():
             try:
                 for segment in sealed:
@@ -185,6 +188,7 @@ class ActivePartition(WaitablePartition):
                     files.sync_directory(self.path)
             finally:
                 active.close()
+        self._tally.synced(time.perf_counter() - began)
         # only now: what an interrupted sync did not reach waits for the next
         del self._unsynced[: len(sealed)]
         self._names_synced = names
@@ -240,6 +244,7 @@ class ActivePartition(WaitablePartition):
         with contextlib.suppress(OSError, CommitLogError):
             recovery = Recovery(self.path, self.name, self._page.checkpoint, self.config, self._cache)
             found = recovery.run(clean=False, mode="cut", read_only=True)
+            self._tally.moved(found.next_offset - self._next_offset, 0)
             self._next_offset = found.next_offset
             self._publish_layout(found.segments)
         self._end_change()
@@ -316,6 +321,7 @@ class ActivePartition(WaitablePartition):
             self._unsynced.append(old.segment)
             self._name_changes += 1
             self._writer = new
+            self._tally.rolled(old.segment.size_bytes)
             self._publish_layout((*self._segments.segments, new.segment))
         self._save_producers()
         return new

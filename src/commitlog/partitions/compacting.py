@@ -6,16 +6,18 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from commitlog import files
 from commitlog.config import LogConfig, TopicConfig
-from commitlog.errors import ClosedError, ConfigError, CorruptionError, DiskFullError
+from commitlog.errors import ClosedError, CommitLogError, ConfigError, CorruptionError, DiskFullError
 from commitlog.lock import ProcessLock
 from commitlog.partitions.active import now_ms
 from commitlog.partitions.adopting import AdoptingPartition
 from commitlog.partitions.recovery import Recovered
 from commitlog.partitions.state import StatePage
+from commitlog.partitions.tally import CompactionMetrics
 from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment
 from commitlog.segments.swap import CleanedFile, swap_in
@@ -80,6 +82,8 @@ class CompactingPartition(AdoptingPartition):
                     raise DiskFullError(self.path, error.strerror) from error
                 raise
             self._compaction_error = None
+            if report.stopped_by != "nothing to clean":
+                self._tally.compacted(report)
             return report
 
     def _compact(self, now: int) -> CompactionReport:
@@ -157,6 +161,15 @@ class CompactingPartition(AdoptingPartition):
     def _are_all_there(self, group: Sequence[Segment]) -> bool:
         there = {(one.base_offset, one.inode) for one in self._segments.segments}
         return all((one.base_offset, one.inode) in there for one in group)
+
+    def _compaction_metrics(self) -> CompactionMetrics | None:
+        if not self.config.compacts:
+            return None
+        try:
+            ratio = self.cleanable(now_ms()).dirty_ratio
+        except (OSError, CommitLogError):  # trimmed meanwhile, or damaged: a pass will tell
+            ratio = None
+        return replace(self._tally.passes, dirty_ratio=ratio)
 
     def cancel_compaction(self) -> None:
         """End a pass that is under way, as soon as it comes by; what it has put in place stays."""

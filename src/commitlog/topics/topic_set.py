@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -103,6 +104,19 @@ class TopicSet:
     def forget_removed(self) -> None:
         """Let files go that were removed; a topic that somebody deleted is no longer looked at."""
         self._cache.forget_removed()
+
+    @property
+    def segments_mapped(self) -> int:
+        """How many segments are mapped."""
+        return len(self._cache)
+
+    def readers(self) -> list[PartitionReader]:
+        """Return all partitions that there are, opened if need be; of internal topics those that are open."""
+        topics = {topic.name: topic for topic in self.all()}
+        for name in self.names():
+            with contextlib.suppress(UnknownTopicError):  # deleted meanwhile
+                topics[name] = self.find(name)
+        return [partition for _, topic in sorted(topics.items()) for partition in topic.partitions]
 
     def partitions(self) -> list[Partition]:
         """Return the partitions that are open for writing."""

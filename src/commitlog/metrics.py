@@ -1,0 +1,68 @@
+"""LogMetrics: what a log counts and knows of itself, in plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from commitlog.clients.groups.admin import GroupDescription
+from commitlog.errors import ClosedError, UnknownTopicError
+from commitlog.housekeeping import Health
+from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.recovery import RecoveryReport
+from commitlog.partitions.tally import PartitionMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryMetrics:
+    """What opening the partitions of a log found and did, in sum."""
+
+    segments_checked: int
+    bytes_checked: int
+    bytes_cut: int
+    segments_dropped: int
+    indexes_rebuilt: int
+    salvaged: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogMetrics:
+    """A log at one moment. Counts begin when this process opened the log, and include no other process's."""
+
+    path: str
+    mode: Literal["r", "w"]
+    partitions: tuple[PartitionMetrics, ...]
+    groups: tuple[GroupDescription, ...]
+    segments_mapped: int
+    recovery: RecoveryMetrics
+    health: Health
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as dictionaries, tuples, numbers and strings, for json.dumps() or a metrics library."""
+        return asdict(self)
+
+
+def partition_metrics(partitions: Iterable[PartitionReader]) -> tuple[PartitionMetrics, ...]:
+    """Return those of all partitions but those whose topic is deleted meanwhile."""
+    found = []
+    for partition in partitions:
+        with suppress(ClosedError, UnknownTopicError):
+            found.append(partition.metrics())
+    return tuple(found)
+
+
+def recovery_metrics(reports: Iterable[RecoveryReport]) -> RecoveryMetrics:
+    """Add reports up."""
+    all_of = list(reports)
+    return RecoveryMetrics(
+        segments_checked=sum(one.segments_checked for one in all_of),
+        bytes_checked=sum(one.bytes_checked for one in all_of),
+        bytes_cut=sum(one.bytes_cut for one in all_of),
+        segments_dropped=sum(one.segments_dropped for one in all_of),
+        indexes_rebuilt=sum(one.indexes_rebuilt for one in all_of),
+        salvaged=sum(len(one.salvaged) for one in all_of),
+        seconds=sum(one.seconds for one in all_of),
+    )
