@@ -48,7 +48,7 @@ LAYERS = [
     "clients.groups.session", "clients.groups.admin",
     "metrics",
     "clients.consumer",
-    "log",
+    "log", "prometheus",
     "replication.cluster", "replication.controllers.control", "replication.messages", "replication.transport",
     "replication.transports.local", "replication.rules", "replication.controller",
     "replication.controllers.simulated", "replication.controllers.stored", "replication.controllers.telling",
@@ -76,7 +76,7 @@ LAYERS = [
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "batches.arrow"
-EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam", "kazoo"]
+EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam", "kazoo", "prometheus_client"]
 
 # What durability rests on is asked of the file system in files.py only, where tests put a disk that lies.
 ONLY_IN_FILES = {
