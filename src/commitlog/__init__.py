@@ -12,6 +12,7 @@ with commitlog.open("data") as log:
 
 from __future__ import annotations
 
+import logging
 import os
 import typing
 from typing import Literal
@@ -104,6 +105,8 @@ if typing.TYPE_CHECKING:
     from commitlog.replication.transports.tls import TlsConfig
 
 __version__ = "0.1.0"
+
+logging.getLogger("commitlog").addHandler(logging.NullHandler())  # quiet, unless the application asks
 
 
 def open(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 import weakref
@@ -32,6 +33,7 @@ from commitlog.topics.catalog import Catalog
 from commitlog.topics.topic import Topic
 from commitlog.topics.topic_set import Mode, TopicSet, abandon
 
+_logger = logging.getLogger("commitlog.log")
 _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
 
@@ -362,6 +364,7 @@ class CommitLog:
             raise problem
         if clean and self._lock is not None and not self._shared:
             self._catalog.leave_clean_marker()
+        _logger.info("%s is closed", self.path)
 
     def _check_open(self) -> None:
         if self._refusal is not None:

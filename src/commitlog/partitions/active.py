@@ -6,6 +6,7 @@ writer.py appends to it, shortening.py takes away from it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,8 @@ from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment
 from commitlog.segments.segment_writer import SegmentWriter, sync_sealed
 from commitlog.segments.trash import Trash
+
+_logger = logging.getLogger("commitlog.partition")
 
 
 class ActivePartition(WaitablePartition):
@@ -218,6 +221,7 @@ class ActivePartition(WaitablePartition):
     def _fail(self, cause: str) -> None:
         """Take no more appends: after a failed sync nobody knows what the disk holds."""
         self._failure = cause
+        _logger.error("%s takes no more appends until it is opened again: %s", self.name, cause)
         self._refusal = lambda: PartitionFailedError(self.name, cause)
         self._notify()
 
@@ -324,6 +328,7 @@ class ActivePartition(WaitablePartition):
             self._tally.rolled(old.segment.size_bytes)
             self._publish_layout((*self._segments.segments, new.segment))
         self._save_producers()
+        _logger.debug("%s has rolled: segment %d is active", self.name, new.segment.base_offset)
         return new
 
     @contextlib.contextmanager

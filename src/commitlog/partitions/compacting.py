@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -22,6 +23,8 @@ from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment
 from commitlog.segments.swap import CleanedFile, swap_in
 from commitlog.upkeep.compaction import ChangedError, Cleanable, CompactionReport, Pace, Pass, cleanable
+
+_logger = logging.getLogger("commitlog.compaction")
 
 
 class CompactingPartition(AdoptingPartition):
@@ -84,6 +87,12 @@ class CompactingPartition(AdoptingPartition):
             self._compaction_error = None
             if report.stopped_by != "nothing to clean":
                 self._tally.compacted(report)
+                _logger.info(
+                    "%s: a pass up to offset %d left %d of %d records, %d of %d bytes, in %.3f s%s",
+                    self.name, report.clean_offset, report.records_after, report.records_before,
+                    report.bytes_after, report.bytes_before, report.seconds,
+                    f" ({report.stopped_by})" if report.stopped_by else "",
+                )  # fmt: skip
             return report
 
     def _compact(self, now: int) -> CompactionReport:

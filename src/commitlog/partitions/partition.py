@@ -4,6 +4,7 @@ active.py, writer.py, compacting.py, shortening.py and replicated.py.
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import replace
 from typing import Self
@@ -19,6 +20,8 @@ from commitlog.segments.handles import HandleCache
 from commitlog.upkeep import retention
 from commitlog.upkeep.repair import RepairReport
 from commitlog.upkeep.rewrite import repaired
+
+_logger = logging.getLogger("commitlog.retention")
 
 
 class Partition(ReplicatedPartition):
@@ -74,6 +77,7 @@ class Partition(ReplicatedPartition):
             end = ends[count]
         if count:
             self.trim_before(end)
+            _logger.info("%s: retention removed %d segments, up to offset %d", self.name, count, end)
         return count
 
     def metrics(self) -> PartitionMetrics:

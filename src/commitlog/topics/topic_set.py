@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,12 +21,14 @@ from commitlog.lock import MUTEX_NAME, ProcessLock, writer_is_ready
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.read_only import ReadOnlyPartition
 from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.recovery import RecoveryReport
 from commitlog.partitions.shared import SharedPartition
 from commitlog.segments.handles import HandleCache
 from commitlog.topics.catalog import INTERNAL, Catalog, TopicEntry, check_topic_name, typed
 from commitlog.topics.topic import Topic
 
 Mode = Literal["r", "w", "shared"]
+_logger = logging.getLogger("commitlog.log")
 _MOST = 9999  # partitions of a topic
 
 
@@ -72,6 +75,7 @@ class TopicSet:
             self._catalog.finish_deletions()
             for entry in self._catalog.entries():
                 self._topics[entry.name] = self._open_topic(entry, self._mode)
+        _tell_of_recovery(self._path, [partition.recovery for partition in self.partitions()])
 
     # --- finding
 
@@ -141,6 +145,7 @@ class TopicSet:
             entry = TopicEntry(name, partitions, settings.overrides())
             topic = self._topics[name] = self._create(entry, self._mode)
             self._wake()
+            _logger.info("topic %s is created, with %d partitions", name, partitions)
             return topic
 
     def _create(self, entry: TopicEntry, mode: Mode) -> Topic:
@@ -163,6 +168,7 @@ class TopicSet:
                     partition.mark_gone()
                 partition.close()
             self._catalog.delete(name)
+            _logger.info("topic %s is deleted", name)
 
     def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
         """Create partitions until the topic has so many: what Topic.add_partitions calls."""
@@ -272,6 +278,22 @@ def abandon(partitions: Iterable[PartitionReader]) -> None:
     for partition in partitions:
         if isinstance(partition, Partition):
             partition.abandon()
+
+
+def _tell_of_recovery(path: str, reports: Sequence[RecoveryReport]) -> None:
+    checked = sum(report.bytes_checked for report in reports)
+    seconds = sum(report.seconds for report in reports)
+    _logger.info(
+        "%s is open: %d partitions, %d bytes checked in %.3f s", path, len(reports), checked, seconds
+    )
+    for report in reports:
+        if report.bytes_cut or report.segments_dropped:
+            _logger.warning(
+                "%s: %d bytes of unfinished appends were cut, with %d segments",
+                report.partition, report.bytes_cut, report.segments_dropped,
+            )  # fmt: skip
+        for lost in report.salvaged:
+            _logger.error("%s: %d bytes of %s are lost", report.partition, lost.bytes_lost, lost.path)
 
 
 def _check_count(partitions: object, least: int) -> None:
