@@ -23,12 +23,13 @@ from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicCon
 from commitlog.errors import ClosedError, CommitLogError, ConfigError, ForkedError, ReadOnlyError
 from commitlog.housekeeping import Health, Housekeeper
 from commitlog.lock import LogLock
-from commitlog.metrics import LogMetrics, partition_metrics, recovery_metrics
+from commitlog.metrics import LogMetrics, gathered
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.recovery import RecoveryReport
 from commitlog.publishing.publisher import Publisher
 from commitlog.publishing.staging import StagingWriter
 from commitlog.record import TopicPartition
+from commitlog.steps import Progress, Steps
 from commitlog.topics.catalog import Catalog
 from commitlog.topics.topic import Topic
 from commitlog.topics.topic_set import Mode, TopicSet, abandon
@@ -45,7 +46,14 @@ class CommitLog:
     """
 
     def __init__(
-        self, path: str, config: LogConfig, catalog: Catalog, lock: LogLock | None, *, shared: bool = False
+        self,
+        path: str,
+        config: LogConfig,
+        catalog: Catalog,
+        lock: LogLock | None,
+        *,
+        shared: bool = False,
+        progress: Progress | None = None,
     ) -> None:
         self.path = path
         self.config = config
@@ -54,7 +62,7 @@ class CommitLog:
         self._lock = lock  # None: opened for reading
         self._refusal: CommitLogError | None = None
         mode: Mode = "r" if lock is None else "shared" if shared else "w"
-        self._topics = TopicSet(catalog, path, config, mode, self._check_open)
+        self._topics = TopicSet(catalog, path, config, mode, self._check_open, Steps(progress))
         self._housekeeper = Housekeeper(self._topics.partitions, config)
         self._topics.wake_flusher_with(self._housekeeper.wake)
         self._groups = Groups(path, self, self._topics.counts, self._open_offsets)
@@ -70,6 +78,7 @@ class CommitLog:
         config: LogConfig | None,
         *,
         shared: bool = False,
+        progress: Progress | None = None,
     ) -> Self:
         """Open a directory; see commitlog.open."""
         if mode not in ("r", "w"):
@@ -81,12 +90,12 @@ class CommitLog:
         name = os.path.abspath(os.fspath(path))
         settings = config or LogConfig()
         if mode == "r":
-            reader = cls(name, settings, Catalog.open(name), None)
+            reader = cls(name, settings, Catalog.open(name), None, progress=progress)
             _open_logs.add(reader)
             return reader
         catalog, lock = Catalog.open_or_create(name, shared=shared)
         try:
-            log = cls(name, settings, catalog, lock, shared=shared)
+            log = cls(name, settings, catalog, lock, shared=shared, progress=progress)
         except BaseException:
             lock.release()
             raise
@@ -301,15 +310,8 @@ class CommitLog:
         A log that is open for reading knows where partitions and groups stand, but not what is written.
         """
         self._check_open()
-        return LogMetrics(
-            path=self.path,
-            mode="r" if self._lock is None else "w",
-            partitions=partition_metrics(self._topics.readers()),
-            groups=tuple(self._groups.describe_all()),
-            segments_mapped=self._topics.segments_mapped,
-            recovery=recovery_metrics(self.recovery),
-            health=self.health(),
-        )
+        mode: Literal["r", "w"] = "r" if self._lock is None else "w"
+        return gathered(self.path, mode, self._topics, self._groups, self.health())
 
     def release_removed(self) -> None:
         """Close the files of segments that were removed: as long as they are mapped, the disk keeps them.

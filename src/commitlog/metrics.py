@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from commitlog.clients.groups.admin import GroupDescription
+from commitlog.clients.groups.admin import GroupDescription, Groups
 from commitlog.errors import ClosedError, UnknownTopicError
 from commitlog.housekeeping import Health
 from commitlog.partitions.reader import PartitionReader
 from commitlog.partitions.recovery import RecoveryReport
 from commitlog.partitions.tally import PartitionMetrics
+from commitlog.topics.topic_set import TopicSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,22 @@ class LogMetrics:
         return asdict(self)
 
 
-def partition_metrics(partitions: Iterable[PartitionReader]) -> tuple[PartitionMetrics, ...]:
+def gathered(
+    path: str, mode: Literal["r", "w"], topics: TopicSet, groups: Groups, health: Health
+) -> LogMetrics:
+    """Gather what the parts of a log know."""
+    return LogMetrics(
+        path=path,
+        mode=mode,
+        partitions=_partition_metrics(topics.readers()),
+        groups=tuple(groups.describe_all()),
+        segments_mapped=topics.segments_mapped,
+        recovery=_recovery_metrics([partition.recovery for partition in topics.partitions()]),
+        health=health,
+    )
+
+
+def _partition_metrics(partitions: Iterable[PartitionReader]) -> tuple[PartitionMetrics, ...]:
     """Return those of all partitions but those whose topic is deleted meanwhile."""
     found = []
     for partition in partitions:
@@ -54,9 +70,8 @@ def partition_metrics(partitions: Iterable[PartitionReader]) -> tuple[PartitionM
     return tuple(found)
 
 
-def recovery_metrics(reports: Iterable[RecoveryReport]) -> RecoveryMetrics:
+def _recovery_metrics(all_of: Sequence[RecoveryReport]) -> RecoveryMetrics:
     """Add reports up."""
-    all_of = list(reports)
     return RecoveryMetrics(
         segments_checked=sum(one.segments_checked for one in all_of),
         bytes_checked=sum(one.bytes_checked for one in all_of),
