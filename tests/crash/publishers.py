@@ -16,7 +16,7 @@ import commitlog
 from commitlog import CommitLog, StagedFile
 from commitlog.batches import staged
 from commitlog.partitions import adopting
-from commitlog.publishing.publisher import staging
+from commitlog.publishing import staging
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
 FILES, ROWS = 2, 3  # files for each place, records of each

@@ -16,7 +16,7 @@ import pytest
 import commitlog
 from commitlog import CommitLog, Partition, PartitionFailedError, UnfinishedPublicationError, files
 from commitlog.partitions import adopting
-from commitlog.publishing.publisher import staging
+from commitlog.publishing import staging
 from commitlog.segments.segment_writer import SegmentWriter
 
 from . import publishers

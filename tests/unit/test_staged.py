@@ -16,7 +16,7 @@ from commitlog import CommitLog, CorruptionError, StagedFile, TopicConfig
 from commitlog.batches import staged
 from commitlog.batches.format import SMALLEST_BATCH_BYTES, STAMP
 from commitlog.batches.staged import check_staged, chunks, read_staged, remove_leftovers, stamp_batches
-from commitlog.publishing.publisher import staging
+from commitlog.publishing import staging
 
 
 @pytest.fixture

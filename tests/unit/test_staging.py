@@ -26,7 +26,7 @@ from commitlog import (
 )
 from commitlog.batches.format import PUBLISHED, STAMP
 from commitlog.batches.staged import chained
-from commitlog.publishing.publisher import staging
+from commitlog.publishing import staging
 
 
 @pytest.fixture
