@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 import commitlog
+from commitlog.cli.produce import produce
 from commitlog.cli.topics import topics
 from commitlog.errors import CommitLogError, ConfigError, InvalidTopicError
 
@@ -19,7 +20,7 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
 )
 
 # To add a command: write it in a module of this folder, as in topics.py, and name it here.
-COMMANDS = (topics,)
+COMMANDS = (topics, produce)
 
 
 class App(click.Group):

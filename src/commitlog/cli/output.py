@@ -56,3 +56,8 @@ def write_bytes(data: bytes | bytearray | memoryview) -> None:
 def flush_output() -> None:
     """Let the reader of a pipe have everything that was written so far."""
     sys.stdout.buffer.flush()
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things, as one says it."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -45,6 +45,8 @@ def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Report | None]:
     def report(done: int, total: int) -> None:
         bar.start()
         bar.update(task, completed=done, total=total)
+        if done >= total:
+            bar.stop()  # another may follow
 
     try:
         yield report
