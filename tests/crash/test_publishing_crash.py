@@ -18,7 +18,8 @@ import commitlog
 from commitlog import CommitLog, DiskFullError, UnfinishedPublicationError
 from commitlog.batches import staged
 from commitlog.partitions import adopting
-from commitlog.publishing.publisher import Publisher, staging
+from commitlog.publishing import staging
+from commitlog.publishing.publisher import Publisher
 
 from . import publishers
 from .disk import write_image

@@ -35,7 +35,7 @@ from commitlog import (
 from commitlog.batches import staged
 from commitlog.lock import ProcessLock
 from commitlog.partitions.producers import Producers, Published, snapshots
-from commitlog.publishing.publisher import publications, staging
+from commitlog.publishing import publications, staging
 from commitlog.publishing.publisher import publisher as publishing
 
 QUIET = {"flush_ms": -1, "file_delete_delay_ms": 0}
