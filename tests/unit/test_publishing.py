@@ -36,7 +36,7 @@ from commitlog.batches import staged
 from commitlog.lock import ProcessLock
 from commitlog.partitions.producers import Producers, Published, snapshots
 from commitlog.publishing import publications, staging
-from commitlog.publishing.publisher import publisher as publishing
+from commitlog.publishing import publisher as publishing
 
 QUIET = {"flush_ms": -1, "file_delete_delay_ms": 0}
 SMALL = {**QUIET, "segment_bytes": 512, "index_interval_bytes": 100}
