@@ -75,7 +75,8 @@ LAYERS = [
     "spark.task", "spark.from_rows", "spark.sink", "spark.progress", "spark.dividing", "spark.jobs",
     "spark.java", "spark",
     "cli.options", "cli.output", "cli.progress", "cli.opening", "cli.topics", "cli.json_records", "cli.lines",
-    "cli.feeding", "cli.produce", "cli.app", "cli",
+    "cli.feeding", "cli.produce", "cli.sinks", "cli.sources", "cli.file_formats", "cli.exporting",
+    "cli.importing", "cli.app", "cli",
     "__main__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.

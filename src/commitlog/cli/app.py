@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 import click
 
 import commitlog
+from commitlog.cli.exporting import export_command
+from commitlog.cli.importing import import_command
 from commitlog.cli.produce import produce
 from commitlog.cli.topics import topics
 from commitlog.errors import CommitLogError, ConfigError, InvalidTopicError
@@ -20,7 +22,7 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
 )
 
 # To add a command: write it in a module of this folder, as in topics.py, and name it here.
-COMMANDS = (topics, produce)
+COMMANDS = (topics, produce, export_command, import_command)
 
 
 class App(click.Group):

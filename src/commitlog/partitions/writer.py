@@ -122,9 +122,13 @@ class PartitionWriter(ActivePartition):
 
         All or nothing for readers; a crash may keep a prefix of a table's chunks, each one whole.
         """
+        return self.append_encoded(self.encode_arrow(data), sync=sync)
+
+    def encode_arrow(self, data: pa.RecordBatch | pa.Table) -> tuple[EncodedBatch, ...]:
+        """Check Arrow data and encode it, each of its chunks as one batch: what needs no lock."""
         from commitlog.batches import arrow
 
-        return self.append_encoded(tuple(arrow.to_batches(data, self._rules, now_ms())), sync=sync)
+        return tuple(arrow.to_batches(data, self._rules, now_ms()))
 
     def encode(
         self,
