@@ -74,9 +74,11 @@ LAYERS = [
     "spark.rows", "spark.worker", "spark.source", "spark.stream", "spark.mapping", "spark.write_options",
     "spark.task", "spark.from_rows", "spark.sink", "spark.progress", "spark.dividing", "spark.jobs",
     "spark.java", "spark",
-    "cli.options", "cli.output", "cli.progress", "cli.opening", "cli.topics", "cli.json_records", "cli.lines",
-    "cli.feeding", "cli.produce", "cli.sinks", "cli.sources", "cli.file_formats", "cli.exporting",
-    "cli.importing", "cli.app", "cli",
+    "cli.options", "cli.output", "cli.progress", "cli.opening", "cli.json_records", "cli.lines",
+    "cli.feeding", "cli.produce", "cli.sinks", "cli.sources", "cli.file_formats", "cli.importing",
+    "cli.checking", "cli.completion", "cli.dump", "cli.figures", "cli.topics", "cli.formats", "cli.consuming",
+    "cli.consume", "cli.exporting", "cli.groups", "cli.load", "cli.bench", "cli.stats", "cli.upkeep",
+    "cli.app", "cli",
     "__main__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.

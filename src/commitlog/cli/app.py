@@ -11,10 +11,18 @@ from typing import Any, NoReturn
 import click
 
 import commitlog
+from commitlog.cli.bench import bench
+from commitlog.cli.checking import repair, verify
+from commitlog.cli.completion import completion
+from commitlog.cli.consume import consume
+from commitlog.cli.dump import dump
 from commitlog.cli.exporting import export_command
+from commitlog.cli.groups import groups
 from commitlog.cli.importing import import_command
 from commitlog.cli.produce import produce
+from commitlog.cli.stats import stats
 from commitlog.cli.topics import topics
+from commitlog.cli.upkeep import compact, roll, trim
 from commitlog.errors import CommitLogError, ConfigError, InvalidTopicError
 
 INTERRUPTED, TERMINATED, PIPE_CLOSED = (
@@ -22,7 +30,10 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
 )
 
 # To add a command: write it in a module of this folder, as in topics.py, and name it here.
-COMMANDS = (topics, produce, export_command, import_command)
+COMMANDS = (
+    topics, produce, consume, groups, stats, dump, verify, repair, compact, trim, roll, completion,
+    export_command, import_command, bench,
+)  # fmt: skip
 
 
 class App(click.Group):
@@ -46,6 +57,7 @@ class App(click.Group):
 def _end_interrupted(error: BaseException) -> NoReturn:
     """End after Ctrl-C; a question that nobody is there to answer is a failure instead."""
     if isinstance(error, click.Abort) and not isinstance(error.__context__, KeyboardInterrupt):
+        click.echo(err=True)  # behind the question
         raise click.ClickException("nobody answered; say --yes to go on without being asked") from None
     raise click.exceptions.Exit(INTERRUPTED) from None
 

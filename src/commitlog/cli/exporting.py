@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from commitlog import files
+from commitlog.cli.consume import start_from
+from commitlog.cli.consuming import Start
 from commitlog.cli.file_formats import format_of, format_option
 from commitlog.cli.opening import reading
-from commitlog.cli.options import directory_argument, example, json_option, timestamp, topic_argument
+from commitlog.cli.options import directory_argument, example, json_option, topic_argument
 from commitlog.cli.output import print_json
 from commitlog.cli.progress import Report, progress_bar
 from commitlog.partitions.reader import PartitionReader
@@ -34,8 +36,8 @@ class Range(NamedTuple):
     "export",
     epilog=example(
         "commitlog export data orders orders.parquet",
-        "commitlog export data orders monday.csv --from-time 2026-03-02 --to-time 2026-03-03",
-        "commitlog export data orders tail.jsonl -p 0 --from-offset 1000000",
+        "commitlog export data orders monday.csv --from 2026-03-02T00:00 --to 2026-03-03T00:00",
+        "commitlog export data orders tail.jsonl -p 0 --from 1000000",
     ),
 )
 @directory_argument
@@ -46,23 +48,31 @@ class Range(NamedTuple):
     "--partition", "-p", "numbers", type=click.IntRange(0), multiple=True, metavar="N",
     help="Only this partition; may be repeated.",
 )  # fmt: skip
-@click.option("--from-offset", type=click.IntRange(0), metavar="N", help="From this offset on.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="Up to this offset, without it.")
 @click.option(
-    "--from-time", type=timestamp, metavar="TIME", help="From the first record that is as late as this."
-)
-@click.option("--to-time", type=timestamp, metavar="TIME", help="Up to the first record that is as late.")
+    "--from", "start", type=start_from, default="beginning", metavar="WHERE",
+    help="beginning (the default), an offset, a time such as 2026-01-31T12:00 (UTC), or @ and milliseconds.",
+)  # fmt: skip
+@click.option(
+    "--to", "end", type=start_from, default="end", metavar="WHERE",
+    help="Up to there, without it: end (the default), an offset, or the first record of a time.",
+)  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
 @json_option
 def export_command(
-    directory: str, topic: str, file: str, file_format: str | None, numbers: tuple[int, ...],
-    from_offset: int | None, to_offset: int | None, from_time: int | None, to_time: int | None,
-    overwrite: bool, as_json: bool,
-) -> None:  # fmt: skip
+    directory: str,
+    topic: str,
+    file: str,
+    file_format: str | None,
+    numbers: tuple[int, ...],
+    start: Start,
+    end: Start,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
     """Write records of a topic into FILE: Parquet, Arrow, CSV or JSON lines.
 
     Columns are partition, offset, timestamp, key, value and headers; `commitlog import` reads them back. FILE
-    appears when it is complete, and not before. TIME is ISO 8601, or milliseconds since the epoch.
+    appears when it is complete, and not before.
     """
     from commitlog.cli.sinks import SINKS  # pyarrow is an extra of its own
 
@@ -72,7 +82,7 @@ def export_command(
     with reading(directory) as log:
         found = log.topic(topic)
         ranges = [
-            _range(number, found.partition(number), from_offset, to_offset, from_time, to_time)
+            _range(number, found.partition(number), start, end)
             for number in sorted(set(numbers)) or range(len(found.partitions))
         ]
         with progress_bar("exporting", unit="records") as progress, _complete(file) as temporary:
@@ -88,24 +98,16 @@ def _summary(ranges: list[Range]) -> list[dict[str, Any]]:
     return [{"partition": one.number, "start_offset": one.start, "end_offset": one.end} for one in ranges]
 
 
-def _range(
-    number: int,
-    partition: PartitionReader,
-    from_offset: int | None,
-    to_offset: int | None,
-    from_time: int | None,
-    to_time: int | None,
-) -> Range:
+def _range(number: int, partition: PartitionReader, start: Start, end: Start) -> Range:
     """Return what is asked of a partition, as far as it has it."""
-    low, high = partition.start_offset, partition.high_watermark
-    start, end = max(from_offset or 0, low), high if to_offset is None else min(to_offset, high)
-    if from_time is not None:
-        first = partition.offset_for_timestamp(from_time)
-        start = max(start, high if first is None else first)
-    if to_time is not None:
-        first = partition.offset_for_timestamp(to_time)
-        end = min(end, high if first is None else first)
-    return Range(number, partition, min(start, high), max(end, min(start, high)))
+    first, last = _offset(partition, start), _offset(partition, end)
+    return Range(number, partition, first, max(first, last))
+
+
+def _offset(partition: PartitionReader, where: Start) -> int:
+    if where.offset is None:
+        return where.in_partition(partition)
+    return min(max(where.offset, partition.start_offset), partition.high_watermark)
 
 
 def _write(ranges: list[Range], sink: Sink, progress: Report | None) -> int:

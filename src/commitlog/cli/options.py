@@ -58,6 +58,9 @@ directory_argument = click.argument(
     "directory", metavar="DIR", type=click.Path(file_okay=False), is_eager=True
 )
 topic_argument = click.argument("topic", metavar="TOPIC", shell_complete=complete_topic)
+optional_topic_argument = click.argument(
+    "topic", metavar="[TOPIC]", required=False, shell_complete=complete_topic
+)
 group_argument = click.argument("group", metavar="GROUP", shell_complete=complete_group)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 shared_option = click.option(

@@ -27,6 +27,9 @@ def with_partition(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([numbers, *batch.columns], schema=SCHEMA)
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+
+
 class Sink(Protocol):
     """A file that batches of SCHEMA are written to."""
 
@@ -89,7 +92,7 @@ class CsvSink:
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch."""
         headers = [
-            None if not pairs else json.dumps(header_objects(_pairs(pairs)), ensure_ascii=False)
+            None if not pairs else _encode(header_objects(_pairs(pairs)))
             for pairs in batch["headers"].to_pylist()
         ]
         columns = [batch["partition"], batch["offset"], batch["timestamp"].cast(pa.int64())]
@@ -127,7 +130,7 @@ class JsonSink:
         """Write a batch."""
         plain = batch.set_column(2, "timestamp", batch["timestamp"].cast(pa.int64()))
         rows = zip(*(column.to_pylist() for column in plain.columns), strict=True)
-        lines = [json.dumps(_object(*row), ensure_ascii=False) for row in rows]
+        lines = [_encode(_object(*row)) for row in rows]
         self._file.write("\n".join([*lines, ""]))
 
     def close(self) -> None:
