@@ -78,7 +78,7 @@ LAYERS = [
     "cli.feeding", "cli.produce", "cli.sinks", "cli.sources", "cli.file_formats", "cli.importing",
     "cli.checking", "cli.completion", "cli.dump", "cli.figures", "cli.topics", "cli.formats", "cli.consuming",
     "cli.consume", "cli.exporting", "cli.groups", "cli.load", "cli.bench", "cli.stats", "cli.upkeep",
-    "cli.app", "cli",
+    "cli.watching", "cli.top", "cli.app", "cli",
     "__main__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.

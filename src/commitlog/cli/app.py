@@ -21,6 +21,7 @@ from commitlog.cli.groups import groups
 from commitlog.cli.importing import import_command
 from commitlog.cli.produce import produce
 from commitlog.cli.stats import stats
+from commitlog.cli.top import top
 from commitlog.cli.topics import topics
 from commitlog.cli.upkeep import compact, roll, trim
 from commitlog.errors import CommitLogError, ConfigError, InvalidTopicError
@@ -32,7 +33,7 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
 # To add a command: write it in a module of this folder, as in topics.py, and name it here.
 COMMANDS = (
     topics, produce, consume, groups, stats, dump, verify, repair, compact, trim, roll, completion,
-    export_command, import_command, bench,
+    export_command, import_command, bench, top,
 )  # fmt: skip
 
 
