@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -14,6 +16,8 @@ from commitlog.partitions.reader import PartitionReader
 from commitlog.partitions.recovery import RecoveryReport
 from commitlog.partitions.tally import PartitionMetrics
 from commitlog.topics.topic_set import TopicSet
+
+_logger = logging.getLogger("commitlog.groups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +58,22 @@ def gathered(
         path=path,
         mode=mode,
         partitions=_partition_metrics(topics.readers()),
-        groups=tuple(groups.describe_all()),
+        groups=_described(groups),
         segments_mapped=topics.segments_mapped,
         recovery=_recovery_metrics([partition.recovery for partition in topics.partitions()]),
         health=health,
     )
+
+
+def _described(groups: Groups) -> tuple[GroupDescription, ...]:
+    """Return all groups; none where this process may not write, for it could not take their locks."""
+    try:
+        return tuple(groups.describe_all())
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            _logger.debug("groups cannot be looked at without writing: %s", error)
+            return ()
+        raise
 
 
 def _partition_metrics(partitions: Iterable[PartitionReader]) -> tuple[PartitionMetrics, ...]:

@@ -20,6 +20,7 @@ from commitlog import (
     WriteMetrics,
     files,
 )
+from commitlog.lock import ProcessLock
 from commitlog.partitions.tally import SYNC_BOUNDS, Tally
 
 CONFIG = {"segment_bytes": 1_000, "flush_ms": -1, "file_delete_delay_ms": 0, "index_interval_bytes": 100}
@@ -266,6 +267,21 @@ def test_a_reader_of_a_log_without_groups_writes_nothing(log: CommitLog, small: 
     with commitlog.open(log.path, mode="r") as reading:
         assert reading.metrics().groups == ()
         assert reading.health().tasks == ()
+
+
+def test_a_reader_that_may_not_write_tells_of_no_groups(
+    log: CommitLog, small: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.commit_offsets("billing", {TopicPartition("orders-eu", 0): 10})
+
+    def refused(path: str) -> None:
+        raise OSError(errno.EROFS, "a read-only file system", path)
+
+    monkeypatch.setattr(ProcessLock, "__init__", lambda self, path, *_: refused(path))
+    with commitlog.open(log.path, mode="r") as reading:
+        found = reading.metrics()
+    assert found.groups == ()
+    assert [one.topic for one in found.partitions] == ["orders-eu"]
 
 
 def test_a_topic_that_was_deleted_is_left_out(log: CommitLog, small: Partition) -> None:

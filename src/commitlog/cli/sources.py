@@ -84,21 +84,24 @@ class ParquetSource(_ColumnSource):
 class ArrowSource(_ColumnSource):
     """Arrow's IPC format, as a file or as a stream."""
 
+    unit = "batches"
+
     def __init__(self, path: str) -> None:
         mapped = pa.memory_map(path)
         try:
             file = pa.ipc.open_file(mapped)
-            self._batches = (file.get_batch(number) for number in range(file.num_record_batches))
+            self.total = file.num_record_batches
+            self._batches = (Chunk(file.get_batch(number), number + 1) for number in range(self.total))
         except pa.ArrowInvalid:
             mapped.seek(0)
-            self._batches = iter(pa.ipc.open_stream(mapped))
-        self.unit, self.total, self._mapped = "bytes", os.path.getsize(path), mapped
+            self.unit, self.total = "bytes", mapped.size()
+            self._batches = (Chunk(batch, mapped.tell()) for batch in pa.ipc.open_stream(mapped))
 
     def chunks(self) -> Iterator[Chunk]:
         """Iterate over its rows."""
-        for batch in self._batches:
+        for batch, done in self._batches:
             for first in range(0, batch.num_rows, ROWS):
-                yield Chunk(batch.slice(first, ROWS), self._mapped.tell())
+                yield Chunk(batch.slice(first, ROWS), done)
 
 
 class JsonSource:
@@ -258,7 +261,6 @@ def _from_base64(field: bytes) -> bytes:
 
 _FIELDS: dict[str, tuple[Callable[[bytes], Any], pa.DataType]] = {
     "partition": (int, pa.int64()),
-    "offset": (int, pa.int64()),
     "timestamp": (lambda field: timestamp(field.decode()), pa.int64()),
     "key_base64": (_from_base64, pa.binary()),
     "value_base64": (_from_base64, pa.binary()),
