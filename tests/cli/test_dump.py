@@ -19,7 +19,9 @@ def folder(tmp_path: Path) -> Path:
     with commitlog.open(tmp_path / "data") as log:
         config = TopicConfig(index_interval_bytes=0, compression_type="zstd")
         partition = log.create_topic("t", config=config).partition(0)
-        partition.append_many([b"x" * 100, None], keys=[b"k", None], headers=[[("h", b"1")], []], timestamps=[1, 2])
+        partition.append_many(
+            [b"x" * 100, None], keys=[b"k", None], headers=[[("h", b"1")], []], timestamps=[1, 2]
+        )
         partition.append_many([b"y"], timestamps=[3], producer=(7, 0, 0))
         partition.append_many([b"\xff\n"], timestamps=[4])
     return tmp_path / "data" / "t-0"

@@ -271,22 +271,24 @@ def test_without_pyarrow_one_is_told_what_to_install(full: Path, tmp_path: Path)
 
 
 def test_memory_stays_flat(empty: Path, tmp_path: Path) -> None:
-    """An export and an import of 400 MB need far less than that in memory of their own."""
+    """The whole process of an export, and of an import, of 500 MB never has as much in memory."""
+    pool = os.urandom(1 << 20)
+    values = [pool[97 * number : 97 * number + 1_000] for number in range(10_000)]
     with commitlog.open(empty) as log:
-        for _ in range(40):
-            log.topic("t").partition(0).append_many([os.urandom(1_000)] * 10_000)
-    file = tmp_path / "x.parquet"
+        for _ in range(50):
+            log.topic("t").partition(0).append_many(values)
     program = (
-        "import sys\n"
+        "import resource, sys\n"
         "from commitlog.cli import main\n"
         "sys.argv = ['commitlog', *sys.argv[1:]]\n"
         "assert main() == 0\n"
-        "print(next(line for line in open('/proc/self/status') if line.startswith('RssAnon')).split()[1])"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     fill(tmp_path / "other", [])
+    file = tmp_path / "x.parquet"
     for arguments in (["export", empty, "t", file], ["import", tmp_path / "other", "t", file]):
         done = subprocess.run(
             [sys.executable, "-c", program, *map(str, arguments)],
             capture_output=True, text=True, check=True, env=environment(),
         )  # fmt: skip
-        assert int(done.stdout.split()[-1]) < 300_000, done.stdout
+        assert int(done.stdout.split()[-1]) < 400_000, done.stdout  # KiB
