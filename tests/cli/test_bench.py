@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from helpers import names
-from tests.cli.rig import call, ok, ok_json, on_terminal, piped
 
+from cli.rig import call, ok, ok_json, on_terminal, piped
 from commitlog.cli.load import Figures
 
 

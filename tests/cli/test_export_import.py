@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import names, wait_until
-from tests.cli.rig import call, environment, ok, ok_json, on_terminal, piped, started
 
 import commitlog
+from cli.rig import call, environment, ok, ok_json, on_terminal, piped, started
 from commitlog import Record
 
 FILES = ["all.parquet", "all.arrow", "all.csv", "all.jsonl"]

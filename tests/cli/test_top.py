@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from helpers import wait_until
-from tests.cli.rig import PROGRAM, call, environment, ok, ok_json, piped
 
 import commitlog
+from cli.rig import PROGRAM, call, environment, ok, ok_json, piped
 from commitlog import CommitLog, TopicPartition
 from commitlog.cli.watching import Watcher
 
