@@ -112,6 +112,15 @@ def test_partitions_offsets_and_times_are_chosen(full: Path, tmp_path: Path) -> 
     assert call("export", full, "t", tmp_path / "x.csv", "-p", 7).exit_code == 1
 
 
+def test_a_log_that_is_being_written_is_exported_and_not_imported_to(full: Path, tmp_path: Path) -> None:
+    with commitlog.open(full) as log:
+        log.topic("t").partition(0).append(b"one more")
+        assert ok_json("export", full, "t", tmp_path / "x.csv")["records"] == len(AWKWARD) + 1
+        refused = call("import", full, "t", tmp_path / "x.csv")
+    assert refused.exit_code == 1
+    assert str(os.getpid()) in refused.stderr
+
+
 def test_a_file_that_is_there_is_replaced_only_if_asked(full: Path, tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("mine")

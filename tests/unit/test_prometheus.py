@@ -144,6 +144,7 @@ def test_the_scrape_of_a_closed_log_fails(exporter: Exporter, log: CommitLog) ->
 def test_a_closed_exporter_listens_no_more(log: CommitLog) -> None:
     exporter = serve(log, port=0)
     exporter.close()
+    exporter.close()
     with pytest.raises(URLError):
         scrape(exporter)
 
