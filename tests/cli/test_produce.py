@@ -111,8 +111,9 @@ def test_json_lines_are_whole_records(data: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["{", "[]", '{"valu": 1}', '{"timestamp": {}}', '{"timestamp": "soon"}', '{"headers": 3}', '{"partition": "x"}',
-     '{"value_base64": "?"}', '{"value": "", "value_base64": ""}', "[" * 100_000, '{"timestamp": -1}'],
+    ["{", "[]", '{"valu": 1}', '{"timestamp": {}}', '{"timestamp": "soon"}', '{"headers": 3}',
+     '{"partition": "x"}', '{"value_base64": "?"}', '{"value": "", "value_base64": ""}', "[" * 100_000,
+     '{"timestamp": -1}'],
 )  # fmt: skip
 def test_a_line_that_is_no_record_is_one_sentence(data: Path, wrong: str) -> None:
     result = call("produce", data, "t", "--format", "json", stdin='{"value": "fine"}\n' + wrong)
