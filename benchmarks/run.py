@@ -23,6 +23,7 @@ import by_key
 import clients
 import compaction
 import compare
+import counting
 import curves
 import growth
 import killed
@@ -52,6 +53,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group | Curve]]] = {
     "append_many": compare.append_many,
     "append_one": compare.append_one,
     "producer": producing.producer,
+    "counting": counting.counting,
     "records": compare.records,
     "values": compare.values,
     "arrow_scan": bulk.arrow_scan,

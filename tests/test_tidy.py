@@ -34,11 +34,11 @@ LAYERS = [
     "segments.segment_writer", "segments.trash", "segments.swap", "segments.extents",
     "upkeep", "upkeep.repair", "upkeep.rewrite", "upkeep.retention", "upkeep.keymap", "upkeep.pace",
     "upkeep.compaction",
-    "partitions", "partitions.epochs", "partitions.state", "partitions.recovery", "partitions.latest",
-    "partitions.epoch_checkpoint", "partitions.replica_slice", "partitions.reader", "partitions.producers",
-    "partitions.received", "partitions.active", "partitions.writer", "partitions.adopting",
-    "partitions.compacting", "partitions.shortening", "partitions.replicated", "partitions.partition",
-    "partitions.read_only", "partitions.shared",
+    "partitions", "partitions.epochs", "partitions.state", "partitions.recovery", "partitions.tally",
+    "partitions.latest", "partitions.epoch_checkpoint", "partitions.replica_slice", "partitions.reader",
+    "partitions.waiting", "partitions.producers", "partitions.received", "partitions.active",
+    "partitions.writer", "partitions.adopting", "partitions.compacting", "partitions.shortening",
+    "partitions.replicated", "partitions.partition", "partitions.read_only", "partitions.shared",
     "cleaner", "housekeeping",
     "topics", "topics.partitioner", "topics.topic", "topics.catalog", "topics.topic_set",
     "publishing", "publishing.staging", "publishing.publications", "publishing.publisher",
@@ -47,8 +47,9 @@ LAYERS = [
     "clients", "clients.meter", "clients.quota", "clients.delivery", "clients.lane", "clients.producer",
     "clients.fetching", "clients.positions",
     "clients.groups.session", "clients.groups.admin",
+    "metrics",
     "clients.consumer",
-    "log",
+    "log", "prometheus",
     "replication.cluster", "replication.controllers.control", "replication.messages", "replication.transport",
     "replication.transports.local", "replication.rules", "replication.controller",
     "replication.controllers.simulated", "replication.controllers.stored", "replication.controllers.telling",
@@ -74,13 +75,18 @@ LAYERS = [
     "spark.task", "spark.from_rows", "spark.sink", "spark.progress", "spark.dividing", "spark.jobs",
     "spark.java", "spark",
     "cli.options", "cli.output", "cli.progress", "cli.opening", "cli.json_records", "cli.lines",
-    "cli.feeding", "cli.produce", "cli.formats", "cli.consuming", "cli.consume", "cli.groups", "cli.checking",
-    "cli.completion", "cli.dump", "cli.figures", "cli.topics", "cli.stats", "cli.upkeep", "cli.app", "cli",
+    "cli.feeding", "cli.produce", "cli.sinks", "cli.sources", "cli.file_formats", "cli.importing",
+    "cli.checking", "cli.completion", "cli.dump", "cli.figures", "cli.topics", "cli.formats", "cli.consuming",
+    "cli.consume", "cli.exporting", "cli.groups", "cli.load", "cli.bench", "cli.stats", "cli.upkeep",
+    "cli.watching", "cli.top", "cli.app", "cli",
     "__main__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "batches.arrow"
-EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "click", "lz4", "cramjam", "kazoo", "matplotlib"]
+EXTRAS = [
+    "pyarrow", "pandas", "pyspark", "rich", "click", "lz4", "cramjam", "kazoo", "matplotlib",
+    "prometheus_client",
+]  # fmt: skip
 
 # What durability rests on is asked of the file system in files.py only, where tests put a disk that lies.
 ONLY_IN_FILES = {

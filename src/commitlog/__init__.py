@@ -12,6 +12,7 @@ with commitlog.open("data") as log:
 
 from __future__ import annotations
 
+import logging
 import os
 import typing
 from typing import Literal
@@ -86,9 +87,11 @@ from commitlog.errors import (
 )
 from commitlog.housekeeping import Health
 from commitlog.log import CommitLog
+from commitlog.metrics import LogMetrics, RecoveryMetrics
 from commitlog.partitions.latest import Latest
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.recovery import RecoveryReport
+from commitlog.partitions.tally import CompactionMetrics, PartitionMetrics, SyncMetrics, WriteMetrics
 from commitlog.publishing.staging import StagingWriter
 from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.segments.index import Index, IndexEntry, OffsetIndex, TimeIndex
@@ -104,6 +107,8 @@ if typing.TYPE_CHECKING:
     from commitlog.steps import Progress
 
 __version__ = "0.1.0"
+
+logging.getLogger("commitlog").addHandler(logging.NullHandler())  # quiet, unless the application asks
 
 
 def open(
@@ -157,6 +162,7 @@ __all__ = [
     "CommitFailedError",
     "CommitLog",
     "CommitLogError",
+    "CompactionMetrics",
     "CompactionReport",
     "ConfigError",
     "ConnectionFailedError",
@@ -188,6 +194,7 @@ __all__ = [
     "LeadershipLostError",
     "LogConfig",
     "LogLockedError",
+    "LogMetrics",
     "MemberDescription",
     "MissingDependencyError",
     "NoControllerError",
@@ -205,6 +212,7 @@ __all__ = [
     "Partition",
     "PartitionDescription",
     "PartitionFailedError",
+    "PartitionMetrics",
     "Partitioner",
     "PathNotMountedError",
     "Producer",
@@ -220,6 +228,7 @@ __all__ = [
     "RecordFuture",
     "RecordMetadata",
     "RecordTooLargeError",
+    "RecoveryMetrics",
     "RecoveryReport",
     "RepairReport",
     "ReplicationTimeoutError",
@@ -229,6 +238,7 @@ __all__ = [
     "StagingWriter",
     "StaleNodeError",
     "Subscription",
+    "SyncMetrics",
     "TimeIndex",
     "Topic",
     "TopicConfig",
@@ -242,6 +252,7 @@ __all__ = [
     "UnknownTopicError",
     "UnsupportedFormatError",
     "VerifyReport",
+    "WriteMetrics",
     "connect",
     "open",
     "register_assignor",

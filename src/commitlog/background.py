@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.background")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from commitlog.errors import ClosedError
 from commitlog.partitions.partition import Partition
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.compaction")
 
 
 def dirtiest(partitions: Sequence[Partition], now_ms: int) -> Partition | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 import weakref
@@ -22,6 +23,7 @@ from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicCon
 from commitlog.errors import ClosedError, CommitLogError, ConfigError, ForkedError, ReadOnlyError
 from commitlog.housekeeping import Health, Housekeeper
 from commitlog.lock import LogLock
+from commitlog.metrics import LogMetrics, gathered
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.recovery import RecoveryReport
 from commitlog.publishing.publisher import Publisher
@@ -32,6 +34,7 @@ from commitlog.topics.catalog import Catalog
 from commitlog.topics.topic import Topic
 from commitlog.topics.topic_set import Mode, TopicSet, abandon
 
+_logger = logging.getLogger("commitlog.log")
 _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
 
@@ -301,6 +304,15 @@ class CommitLog:
         clients = [task for client in list(self._clients) for task in client.health()]
         return Health((*self._housekeeper.health(), *clients), failed, uncleanable)
 
+    def metrics(self) -> LogMetrics:
+        """Return what the log counts and knows of itself, in plain numbers: docs/monitoring.md has them all.
+
+        A log that is open for reading knows where partitions and groups stand, but not what is written.
+        """
+        self._check_open()
+        mode: Literal["r", "w"] = "r" if self._lock is None else "w"
+        return gathered(self.path, mode, self._topics, self._groups, self.health())
+
     def release_removed(self) -> None:
         """Close the files of segments that were removed: as long as they are mapped, the disk keeps them.
 
@@ -354,6 +366,7 @@ class CommitLog:
             raise problem
         if clean and self._lock is not None and not self._shared:
             self._catalog.leave_clean_marker()
+        _logger.info("%s is closed", self.path)
 
     def _check_open(self) -> None:
         if self._refusal is not None:

@@ -6,6 +6,8 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.model: list[Record] = []
         self.start = 0
         self.durable = 0
+        self.counted = [0, 0, 0]  # appends, records and bytes since the partition was opened
 
     @initialize(
         codec=codecs,
@@ -92,15 +95,24 @@ class PartitionMachine(RuleBasedStateMachine):
         """An offset in [start, next]."""
         return self.start + round(fraction * (self.next - self.start))
 
-    def add(self, rows: list[tuple[Any, ...]]) -> None:
+    def add(self, rows: list[tuple[Any, ...]], appends: int = 1) -> None:
         self.model += [Record(offset, *row) for offset, row in enumerate(rows, self.next)]
+        self.counted[0] += appends
+        self.counted[1] += len(rows)
+
+    @contextmanager
+    def counting_bytes(self) -> Iterator[None]:
+        before = self.partition.size_bytes
+        yield
+        self.counted[2] += self.partition.size_bytes - before
 
     # --- appending
 
     @rule(record=fields, sync=st.booleans())
     def append(self, record: tuple[Any, ...], sync: bool) -> None:
         timestamp, key, value, headers = record
-        offset = self.partition.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync)
+        with self.counting_bytes():
+            offset = self.partition.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync)
         assert offset == self.next
         self.add([record])
         self.durable = self.next if sync else self.durable
@@ -109,7 +121,8 @@ class PartitionMachine(RuleBasedStateMachine):
     def append_now(self, values: list[bytes]) -> None:
         for value in values:
             before = time.time_ns() // 1_000_000
-            offset = self.partition.append(value, key=b"now")
+            with self.counting_bytes():
+                offset = self.partition.append(value, key=b"now")
             record = self.partition.get(offset)
             assert record is not None
             assert before <= record.timestamp <= time.time_ns() // 1_000_000
@@ -119,11 +132,12 @@ class PartitionMachine(RuleBasedStateMachine):
     def append_many(self, records: list[tuple[Any, ...]], sync: bool) -> None:
         first = self.next
         columns = [[record[place] for record in records] for place in range(4)]
-        offsets = self.partition.append_many(
-            columns[2], keys=columns[1], headers=columns[3], timestamps=columns[0], sync=sync
-        )
+        with self.counting_bytes():
+            offsets = self.partition.append_many(
+                columns[2], keys=columns[1], headers=columns[3], timestamps=columns[0], sync=sync
+            )
         assert offsets == range(first, first + len(records))
-        self.add(records)
+        self.add(records, appends=bool(records))
         self.durable = self.next if sync else self.durable
 
     @rule(chunks=st.lists(st.lists(fields, max_size=3), min_size=1, max_size=3))
@@ -142,8 +156,9 @@ class PartitionMachine(RuleBasedStateMachine):
                 )
             )
         first = self.next
-        self.add([row for chunk in chunks for row in chunk])
-        assert self.partition.append_arrow(pa.concat_tables(tables)) == range(first, self.next)
+        self.add([row for chunk in chunks for row in chunk], appends=sum(map(bool, chunks)))
+        with self.counting_bytes():
+            assert self.partition.append_arrow(pa.concat_tables(tables)) == range(first, self.next)
 
     # --- changing
 
@@ -188,6 +203,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.log.close()
         self.durable = self.next
         self.log = commitlog.open(self.path)
+        self.counted = [0, 0, 0]
         assert self.log.recovery[0].clean
 
     @rule(
@@ -210,6 +226,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.reading = commitlog.open(self.path, mode="r")
         assert list(self.reader.records()) == self.model[self.start :]
         self.log = commitlog.open(self.path)
+        self.counted = [0, 0, 0]
         assert not self.log.recovery[0].clean
 
     @staticmethod
@@ -290,6 +307,9 @@ class PartitionMachine(RuleBasedStateMachine):
         assert self.readable_segments(self.partition) == self.readable_segments(self.reader)
         assert self.start <= self.partition.durable_offset <= self.next
         assert self.partition.durable_offset >= self.durable
+        written = self.partition.metrics().written
+        assert written is not None
+        assert [written.appends, written.records, written.bytes] == self.counted
 
 
 TestPartition = PartitionMachine.TestCase

@@ -11,13 +11,17 @@ from typing import Any, NoReturn
 import click
 
 import commitlog
+from commitlog.cli.bench import bench
 from commitlog.cli.checking import repair, verify
 from commitlog.cli.completion import completion
 from commitlog.cli.consume import consume
 from commitlog.cli.dump import dump
+from commitlog.cli.exporting import export_command
 from commitlog.cli.groups import groups
+from commitlog.cli.importing import import_command
 from commitlog.cli.produce import produce
 from commitlog.cli.stats import stats
+from commitlog.cli.top import top
 from commitlog.cli.topics import topics
 from commitlog.cli.upkeep import compact, roll, trim
 from commitlog.errors import CommitLogError, ConfigError, InvalidTopicError
@@ -29,6 +33,7 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
 # To add a command: write it in a module of this folder, as in topics.py, and name it here.
 COMMANDS = (
     topics, produce, consume, groups, stats, dump, verify, repair, compact, trim, roll, completion,
+    export_command, import_command, bench, top,
 )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def parse_record(line: bytes, number: int) -> GivenRecord:
         return GivenRecord(
             _bytes_of(found, "key"),
             _bytes_of(found, "value"),
-            _headers_of(found.get("headers")),
+            headers_of(found.get("headers")),
             _time_of(found.get("timestamp")),
             _partition_of(found.get("partition")),
         )
@@ -76,7 +76,8 @@ def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
     return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _headers_of(given: Any) -> tuple[Header, ...]:
+def headers_of(given: Any) -> tuple[Header, ...]:
+    """Read headers from what JSON gives: an object, or a list of objects; ValueError if it is neither."""
     if given is None:
         return ()
     if isinstance(given, dict):

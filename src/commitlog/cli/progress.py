@@ -34,17 +34,17 @@ def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Report | None]:
     counted = (
         (DownloadColumn(), TransferSpeedColumn())
         if unit == "bytes"
-        else (MofNCompleteColumn(), TextColumn("{task.speed:,.0f} " + unit + "/s"))
+        else (MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     )
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), *counted, TimeRemainingColumn(),
         console=console, transient=True,
     )  # fmt: skip
-    task = bar.add_task(label, total=None)
+    task = bar.add_task(label, total=None, rate="")
 
     def report(done: int, total: int) -> None:
         bar.start()
-        bar.update(task, completed=done, total=total)
+        bar.update(task, completed=done, total=total, rate=f"{bar.tasks[0].speed or 0:,.0f} {unit}/s")
         if done >= total:
             bar.stop()  # another may follow
 

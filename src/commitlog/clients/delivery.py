@@ -21,7 +21,7 @@ _RECORD_BYTES = 64  # what a record takes of batch_size and buffer_memory beside
 _FIELDS = 4  # of a record in Delivery.records: value, key, moment, ticket
 _SAMPLE = 64  # one record of so many tells how large they are
 _CLOSED = -1  # a limit that every ticket has reached
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.producer")
 
 
 class RecordMetadata(NamedTuple):

@@ -32,7 +32,7 @@ BURST_NS = SECOND_NS  # how much unused time is kept: a window of Kafka's quotas
 LONGEST_NS = 3600 * SECOND_NS  # no debt lasts longer, so that no wrong setting and no damage blocks for ever
 LOOK_SECONDS = 0.5  # how often a rate is looked up, so that a change is noticed within a second
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.quotas")
 _RECORD = Struct("<4q")  # a mark of this boot, and the fields of a debt
 
 

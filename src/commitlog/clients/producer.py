@@ -32,7 +32,7 @@ from commitlog.record import Headers
 from commitlog.topics.topic import Topic
 
 _IDLE_SECONDS = 60.0
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.producer")
 
 
 class TopicSource(Protocol):

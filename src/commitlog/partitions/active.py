@@ -6,6 +6,7 @@ writer.py appends to it, shortening.py takes away from it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +18,20 @@ from commitlog.config import TopicConfig
 from commitlog.errors import CommitLogError, DiskFullError, OffsetOutOfRangeError, PartitionFailedError
 from commitlog.lock import ProcessLock
 from commitlog.partitions import producers
-from commitlog.partitions.reader import Layout, PartitionReader
+from commitlog.partitions.reader import Layout
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.partitions.state import StatePage
+from commitlog.partitions.tally import Tally
+from commitlog.partitions.waiting import WaitablePartition
 from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment
 from commitlog.segments.segment_writer import SegmentWriter, sync_sealed
 from commitlog.segments.trash import Trash
 
+_logger = logging.getLogger("commitlog.partition")
 
-class ActivePartition(PartitionReader):
+
+class ActivePartition(WaitablePartition):
     """The files of one partition and how far they are written and durable; threads may share it.
 
     start_offset <= durable_offset <= next_offset. Bytes are in the file before next_offset moves, and a
@@ -65,14 +70,13 @@ class ActivePartition(PartitionReader):
         if found.has_producers:
             self._restore_producers()
         self._writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
+        self._tally = Tally(self._next_offset, self._writer.segment.size_bytes)
         self.configure(config)
 
     def _make_locks(self) -> None:
+        super()._make_locks()
         self._lock: threading.Lock | ProcessLock = threading.Lock()
         self._sync_lock: threading.Lock | ProcessLock = threading.Lock()
-        self._readable = threading.Condition()
-        self._watchers: set[threading.Event] = set()
-        self._waiters = 0  # those who wait and those who watch
 
     def configure(self, config: TopicConfig) -> None:
         """Take other settings; those of segments count from the next roll on."""
@@ -123,37 +127,6 @@ class ActivePartition(PartitionReader):
         """The disk error that stopped appends, None while all is well."""
         return self._failure
 
-    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
-        """Wait until `offset` can be read; False if it cannot after `timeout` seconds, or when closed."""
-        if self.high_watermark > offset:
-            return True
-        with self._readable:
-            self._waiters += 1
-            try:
-                self._readable.wait_for(lambda: self.high_watermark > offset or self._refusal, timeout)
-            finally:
-                self._waiters -= 1
-        return self.high_watermark > offset
-
-    def watch(self, event: threading.Event) -> bool:
-        """Set `event` at each append and when the high watermark moves, until unwatch()."""
-        with self._readable:
-            self._watchers.add(event)
-            self._waiters += 1
-        return True
-
-    def unwatch(self, event: threading.Event) -> None:
-        """Leave `event` alone."""
-        with self._readable:
-            self._watchers.discard(event)
-            self._waiters -= 1
-
-    def _notify(self) -> None:
-        with self._readable:
-            self._readable.notify_all()
-            for event in self._watchers:
-                event.set()
-
     @property
     def _refusal(self) -> Callable[[], CommitLogError] | None:
         """Why nothing is written any more, None as long as it is."""
@@ -162,6 +135,10 @@ class ActivePartition(PartitionReader):
     @_refusal.setter
     def _refusal(self, refusal: Callable[[], CommitLogError] | None) -> None:
         self._ended_by = self._append_refusal = refusal
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._ended_by is not None
 
     def _check_writable(self) -> None:
         if self._refusal is not None:
@@ -197,6 +174,7 @@ class ActivePartition(PartitionReader):
         return self._next_offset, self._writer.handle_for_sync(), list(self._unsynced), self._name_changes
 
     def _sync_files(self, end: int, active: files.Descriptor, sealed: list[Segment], names: int) -> None:
+        began = time.perf_counter()
         with self._ended_by_failure():
             try:
                 for segment in sealed:
@@ -206,6 +184,7 @@ class ActivePartition(PartitionReader):
                     files.sync_directory(self.path)
             finally:
                 active.close()
+        self._tally.synced(time.perf_counter() - began)
         # only now: what an interrupted sync did not reach waits for the next
         del self._unsynced[: len(sealed)]
         self._names_synced = names
@@ -235,6 +214,7 @@ class ActivePartition(PartitionReader):
     def _fail(self, cause: str) -> None:
         """Take no more appends: after a failed sync nobody knows what the disk holds."""
         self._failure = cause
+        _logger.error("%s takes no more appends until it is opened again: %s", self.name, cause)
         self._refusal = lambda: PartitionFailedError(self.name, cause)
         self._notify()
 
@@ -261,6 +241,7 @@ class ActivePartition(PartitionReader):
         with contextlib.suppress(OSError, CommitLogError):
             recovery = Recovery(self.path, self.name, self._page.checkpoint, self.config, self._cache)
             found = recovery.run(clean=False, mode="cut", read_only=True)
+            self._tally.moved(found.next_offset - self._next_offset, 0)
             self._next_offset = found.next_offset
             self._publish_layout(found.segments)
         self._end_change()
@@ -336,8 +317,10 @@ class ActivePartition(PartitionReader):
             self._unsynced.append(old.segment)
             self._name_changes += 1
             self._writer = new
+            self._tally.rolled(old.segment.size_bytes)
             self._publish_layout((*self._segments.segments, new.segment))
         self._save_producers()
+        _logger.debug("%s has rolled: segment %d is active", self.name, new.segment.base_offset)
         return new
 
     @contextlib.contextmanager

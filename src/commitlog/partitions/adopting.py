@@ -116,13 +116,16 @@ class AdoptingPartition(PartitionWriter):
             if old.segment.size_bytes:
                 old.seal(self._next_offset)
                 self._unsynced.append(old.segment)
+                self._tally.rolled(old.segment.size_bytes)
             else:  # the adopted one has its name now
                 before = before[:-1]
                 self._cache.forget(old.segment)
                 old.close()
             self._name_changes += 1
             self._writer = new
-            self._next_offset += sum(one.span for one in batches)
+            span = sum(one.span for one in batches)
+            self._next_offset += span
+            self._tally.batched(len(batches), span)
             self._producers.note(last.producer, last.span, self._next_offset - last.span, now_ms())
             self._publish_layout((*before, new.segment))
         self._save_producers()

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from commitlog import files
 from commitlog.config import LogConfig, TopicConfig
-from commitlog.errors import ClosedError, ConfigError, CorruptionError, DiskFullError
+from commitlog.errors import ClosedError, CommitLogError, ConfigError, CorruptionError, DiskFullError
 from commitlog.lock import ProcessLock
 from commitlog.partitions.active import now_ms
 from commitlog.partitions.adopting import AdoptingPartition
 from commitlog.partitions.recovery import Recovered
 from commitlog.partitions.state import StatePage
+from commitlog.partitions.tally import CompactionMetrics
 from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment
 from commitlog.segments.swap import CleanedFile, swap_in
 from commitlog.steps import Progress
 from commitlog.upkeep.compaction import ChangedError, Cleanable, CompactionReport, Pass, cleanable
 from commitlog.upkeep.pace import Pace
+
+_logger = logging.getLogger("commitlog.compaction")
 
 
 class CompactingPartition(AdoptingPartition):
@@ -83,6 +88,14 @@ class CompactingPartition(AdoptingPartition):
                     raise DiskFullError(self.path, error.strerror) from error
                 raise
             self._compaction_error = None
+            if report.stopped_by != "nothing to clean":
+                self._tally.compacted(report)
+                _logger.info(
+                    "%s: a pass up to offset %d left %d of %d records, %d of %d bytes, in %.3f s%s",
+                    self.name, report.clean_offset, report.records_after, report.records_before,
+                    report.bytes_after, report.bytes_before, report.seconds,
+                    f" ({report.stopped_by})" if report.stopped_by else "",
+                )  # fmt: skip
             return report
 
     def _compact(self, now: int, progress: Progress | None) -> CompactionReport:
@@ -160,6 +173,15 @@ class CompactingPartition(AdoptingPartition):
     def _are_all_there(self, group: Sequence[Segment]) -> bool:
         there = {(one.base_offset, one.inode) for one in self._segments.segments}
         return all((one.base_offset, one.inode) in there for one in group)
+
+    def _compaction_metrics(self) -> CompactionMetrics | None:
+        if not self.config.compacts:
+            return None
+        try:
+            ratio = self.cleanable(now_ms()).dirty_ratio
+        except (OSError, CommitLogError):  # trimmed meanwhile, or damaged: a pass will tell
+            ratio = None
+        return replace(self._tally.passes, dirty_ratio=ratio)
 
     def cancel_compaction(self) -> None:
         """End a pass that is under way, as soon as it comes by; what it has put in place stays."""

@@ -4,7 +4,9 @@ active.py, writer.py, compacting.py, shortening.py and replicated.py.
 
 from __future__ import annotations
 
+import logging
 import threading
+from dataclasses import replace
 from typing import Self
 
 from commitlog import files
@@ -13,11 +15,14 @@ from commitlog.errors import ClosedError, ForkedError
 from commitlog.partitions.recovery import Recovery
 from commitlog.partitions.replicated import ReplicatedPartition
 from commitlog.partitions.state import StatePage
+from commitlog.partitions.tally import PartitionMetrics
 from commitlog.segments.handles import HandleCache
 from commitlog.steps import Progress, Steps
 from commitlog.upkeep import retention
 from commitlog.upkeep.repair import RepairReport
 from commitlog.upkeep.rewrite import repaired
+
+_logger = logging.getLogger("commitlog.retention")
 
 
 class Partition(ReplicatedPartition):
@@ -75,7 +80,15 @@ class Partition(ReplicatedPartition):
             end = ends[count]
         if count:
             self.trim_before(end)
+            _logger.info("%s: retention removed %d segments, up to offset %d", self.name, count, end)
         return count
+
+    def metrics(self) -> PartitionMetrics:
+        """Tell where the partition stands, and what was written to it since it was opened here."""
+        with self._lock:
+            found, end = super().metrics(), self._writer.segment.size_bytes
+            written = self._tally.written(self._next_offset, end, len(self._producers))
+        return replace(found, written=written, compaction=self._compaction_metrics())
 
     def empty_trash(self, now: float) -> None:
         """Unlink the removed files whose file_delete_delay_ms is over; `now` is time.monotonic()."""

@@ -19,6 +19,7 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.partitions.latest import Latest, LatestBuilder
+from commitlog.partitions.tally import PartitionMetrics
 from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.segments import extents
 from commitlog.segments.segment import Segment
@@ -128,6 +129,16 @@ class PartitionReader:
     def size_bytes(self) -> int:
         """The size of all segments."""
         return sum(segment.size_bytes for segment in self.segments)
+
+    def metrics(self) -> PartitionMetrics:
+        """Tell where the partition stands, in plain numbers."""
+        self._check_open()
+        topic, _, number = self.name.rpartition("-")
+        sizes = [segment.size_bytes for segment in self.segments]
+        return PartitionMetrics(
+            topic, int(number), self.start_offset, self.next_offset, self.durable_offset, self.high_watermark,
+            len(sizes), sum(sizes),
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} [{self.start_offset}, {self.next_offset})>"

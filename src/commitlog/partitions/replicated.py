@@ -269,6 +269,7 @@ class ReplicatedPartition(ShorteningPartition):
         finally:
             if self._next_offset != offset:  # Ctrl-C may come after the batches are there
                 self._epochs = history
+                self._tally.batched(len(found.places), self._next_offset - offset)
                 for header in found.numbered:
                     span = header.next_offset - header.base_offset
                     self._producers.note(header.producer, span, header.base_offset, now_ms())
@@ -309,6 +310,7 @@ class ReplicatedPartition(ShorteningPartition):
                 raise
             empty.close()
             self._writer = new
+            self._tally.moved(0, previous.size_bytes)
             with self._ended_by_failure():
                 self._retire(empty.segment)
                 # crash: the last segment, which was empty, is gone -> open() goes on in the one before

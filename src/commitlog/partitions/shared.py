@@ -110,11 +110,15 @@ class SharedPartition(Partition):
         self._producers.next_offset = self._next_offset
         if page.gone and not self._closed:
             raise UnknownTopicError(self.name)
+        position = self._writer.segment.size_bytes
         died = page.left_by_the_dead is not None or page.generation % 2 == 1
         if died or page.generation != self._segments.generation:
             self._reload(_found(self.path, self.name, self.config, self._cache, page))
         elif page.end_position != self._writer.segment.size_bytes:
             self._writer.catch_up(page.end_position)
+        if page.next_offset != self._next_offset or self._writer.segment.size_bytes != position:
+            others = page.next_offset - self._next_offset
+            self._tally.moved(others, self._writer.segment.size_bytes - position)
         self._next_offset = page.next_offset
         self._look_at_the_page()
         self._learn_of_producers()

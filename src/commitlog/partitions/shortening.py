@@ -49,7 +49,9 @@ class ShorteningPartition(CompactingPartition):
             self._unsynced = [one for one in self._unsynced if one.base_offset >= layout.bases[keep]]
         if self._name_changes != self._names_synced:
             self._sync_names()  # the segment that stays must be there when the others are gone
-        for segment in layout.segments[:keep]:
+        removed = layout.segments[:keep]
+        self._tally.trimmed(keep, sum(segment.size_bytes for segment in removed))
+        for segment in removed:
             self._retire(segment)
 
     def truncate_from(self, offset: int) -> None:
@@ -93,6 +95,7 @@ class ShorteningPartition(CompactingPartition):
         kept = put_in_place(segments[keep], size)
         self._start_offset = min(self._start_offset, offset)
         page.publish_start(self._start_offset)
+        self._tally.moved(offset - self._next_offset, kept.size_bytes - self._writer.segment.size_bytes)
         self._next_offset = offset
         self._unsynced = [one for one in self._unsynced if one.base_offset < kept.base_offset]
         self._writer = SegmentWriter.open(kept, self.config, trust_indexes=False)
@@ -136,6 +139,7 @@ class ShorteningPartition(CompactingPartition):
         files.sync_directory(self.path)
         # crash: two empty segments, the page tells of the old one -> open() goes on in one of them
         old.close()
+        self._tally.moved(offset - self._next_offset, -old.segment.size_bytes)
         self._writer, self._unsynced = new, []
         self._clean_offset = min(self._clean_offset, offset)
         if self._mark is not None:

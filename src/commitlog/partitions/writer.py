@@ -186,6 +186,7 @@ class PartitionWriter(ActivePartition):
             self._page.publish_append(offset + span, writer.segment.size_bytes)
         except BaseException as error:
             self._undo(writer, offset, position, error)
+        self._tally.batched(len(batches), span)
         return offset
 
     def _undo(self, writer: SegmentWriter, offset: int, position: int, error: BaseException) -> NoReturn:

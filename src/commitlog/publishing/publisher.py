@@ -41,7 +41,7 @@ from commitlog.topics.topic_set import TopicSet
 
 LOCK_NAME = ".publish-lock"
 _TIDY_SECONDS = 60 * 60
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.publishing")
 
 
 class Publisher:

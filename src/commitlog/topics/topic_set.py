@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +21,7 @@ from commitlog.lock import MUTEX_NAME, ProcessLock, writer_is_ready
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.read_only import ReadOnlyPartition
 from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.recovery import RecoveryReport
 from commitlog.partitions.shared import SharedPartition
 from commitlog.segments.handles import HandleCache
 from commitlog.steps import Steps
@@ -26,6 +29,7 @@ from commitlog.topics.catalog import INTERNAL, Catalog, TopicEntry, check_topic_
 from commitlog.topics.topic import Topic
 
 Mode = Literal["r", "w", "shared"]
+_logger = logging.getLogger("commitlog.log")
 _MOST = 9999  # partitions of a topic
 
 
@@ -74,6 +78,7 @@ class TopicSet:
             self._catalog.finish_deletions()
             for entry in self._catalog.entries():
                 self._topics[entry.name] = self._open_topic(entry, self._mode)
+        _tell_of_recovery(self._path, [partition.recovery for partition in self.partitions()])
 
     # --- finding
 
@@ -107,6 +112,19 @@ class TopicSet:
         """Let files go that were removed; a topic that somebody deleted is no longer looked at."""
         self._cache.forget_removed()
 
+    @property
+    def segments_mapped(self) -> int:
+        """How many segments are mapped."""
+        return len(self._cache)
+
+    def readers(self) -> list[PartitionReader]:
+        """Return all partitions that there are, opened if need be; of internal topics those that are open."""
+        topics = {topic.name: topic for topic in self.all()}
+        for name in self.names():
+            with contextlib.suppress(UnknownTopicError):  # deleted meanwhile
+                topics[name] = self.find(name)
+        return [partition for _, topic in sorted(topics.items()) for partition in topic.partitions]
+
     def partitions(self) -> list[Partition]:
         """Return the partitions that are open for writing."""
         found = [partition for topic in self.all() for partition in topic.partitions]
@@ -130,6 +148,7 @@ class TopicSet:
             entry = TopicEntry(name, partitions, settings.overrides())
             topic = self._topics[name] = self._create(entry, self._mode)
             self._wake()
+            _logger.info("topic %s is created, with %d partitions", name, partitions)
             return topic
 
     def _create(self, entry: TopicEntry, mode: Mode) -> Topic:
@@ -152,6 +171,7 @@ class TopicSet:
                     partition.mark_gone()
                 partition.close()
             self._catalog.delete(name)
+            _logger.info("topic %s is deleted", name)
 
     def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
         """Create partitions until the topic has so many: what Topic.add_partitions calls."""
@@ -265,6 +285,22 @@ def abandon(partitions: Iterable[PartitionReader]) -> None:
     for partition in partitions:
         if isinstance(partition, Partition):
             partition.abandon()
+
+
+def _tell_of_recovery(path: str, reports: Sequence[RecoveryReport]) -> None:
+    checked = sum(report.bytes_checked for report in reports)
+    seconds = sum(report.seconds for report in reports)
+    _logger.info(
+        "%s is open: %d partitions, %d bytes checked in %.3f s", path, len(reports), checked, seconds
+    )
+    for report in reports:
+        if report.bytes_cut or report.segments_dropped:
+            _logger.warning(
+                "%s: %d bytes of unfinished appends were cut, with %d segments",
+                report.partition, report.bytes_cut, report.segments_dropped,
+            )  # fmt: skip
+        for lost in report.salvaged:
+            _logger.error("%s: %d bytes of %s are lost", report.partition, lost.bytes_lost, lost.path)
 
 
 def _check_count(partitions: object, least: int) -> None:

@@ -101,10 +101,16 @@ class Groups:
 
     def describe(self, group_id: str) -> GroupDescription:
         """Tell who is in a group, and how far it is."""
-        directory = self._known(group_id)
+        return self._described(self._known(group_id))
+
+    def describe_all(self) -> list[GroupDescription]:
+        """Tell that of every group."""
+        return [self._described(GroupDirectory(self._path, group_id)) for group_id in self.names()]
+
+    def _described(self, directory: GroupDirectory) -> GroupDescription:
         with directory.changing() as state:
             remove_expired(state, directory, self._count, time.monotonic_ns())
-            committed = self.offsets().committed(group_id)
+            committed = self.offsets().committed(directory.group_id)
             members = tuple(
                 MemberDescription(
                     one.member_id, one.client_id, one.instance_id, one.process, one.topics,
@@ -119,7 +125,7 @@ class Groups:
             situation: Literal["Empty", "Rebalancing", "Stable"]
             situation = "Empty" if not members else "Stable" if state.settled else "Rebalancing"
             return GroupDescription(
-                group_id, situation, state.generation, state.strategy, members,
+                directory.group_id, situation, state.generation, state.strategy, members,
                 tuple(one for one in partitions if one is not None),
             )  # fmt: skip
 

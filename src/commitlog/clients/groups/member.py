@@ -21,7 +21,7 @@ from commitlog.clients.groups.state import GroupState, Member
 from commitlog.errors import ConfigError
 from commitlog.record import TopicPartition
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.groups")
 _MS = 1_000_000  # nanoseconds
 
 CountPartitions = Callable[[Iterable[str]], dict[str, int]]  # of the topics that there are
@@ -104,6 +104,13 @@ class GroupMember:
             self._ticked_ns = self._clock()
             self.directory.heartbeats.occupy(member.slot, member.token, self._ticked_ns)
             self._member, self._seen = member, -1
+        self._tell("joined", member, state)
+
+    def _tell(self, what: str, member: Member, state: GroupState) -> None:
+        _logger.info(
+            "%s %s group %s: generation %d has %d members",
+            member.member_id, what, self.directory.group_id, state.generation, len(state.members),
+        )  # fmt: skip
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics from now on, if this is a member still."""
@@ -138,6 +145,7 @@ class GroupMember:
             with self.directory.changing() as state:
                 if member.member_id in state.members:
                     remove(state, self._count, [member])
+            self._tell("left", member, state)
             self.stop()
 
     def stop(self) -> None:
@@ -258,6 +266,10 @@ class GroupMember:
             with self.directory.changing() as state:
                 if not self._remove_expired(state) and self._count(state.topics) != state.partitions:
                     state.rebalance(self._count(state.topics))
+                    _logger.info(
+                        "group %s: generation %d, for its topics have other partitions",
+                        self.directory.group_id, state.generation,
+                    )  # fmt: skip
 
     def _remove_expired(self, state: GroupState) -> bool:
         return remove_expired(state, self.directory, self._count, self._clock())

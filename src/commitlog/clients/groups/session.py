@@ -17,7 +17,7 @@ from commitlog.config import ConsumerConfig
 from commitlog.errors import CommitFailedError, CommitLogError, FencedMemberError
 from commitlog.record import TopicPartition
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.groups")
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, Exception | None], None]

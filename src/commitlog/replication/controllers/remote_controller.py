@@ -36,7 +36,7 @@ from commitlog.replication.transport import Transport
 
 NOBODY = -1
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.replication")
 
 
 @dataclass(frozen=True, slots=True)

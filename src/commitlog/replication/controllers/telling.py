@@ -10,7 +10,7 @@ from collections.abc import Callable
 from commitlog.replication.cluster import ClusterState
 from commitlog.replication.controller import Changed
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.replication")
 Call = Callable[[], None]
 CallSoon = Callable[[Call], None]
 

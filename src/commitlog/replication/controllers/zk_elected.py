@@ -33,7 +33,7 @@ from commitlog.replication.controllers.zk_layout import (
 )
 from commitlog.replication.controllers.zk_requests import answered
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.replication")
 _MOST_BYTES = 512 << 10  # of a transaction; ZooKeeper refuses a megabyte
 Write = Callable[[Any], None]  # adds an operation to a transaction
 

@@ -13,7 +13,7 @@ from commitlog.replication.cluster import ClusterState
 from commitlog.replication.controller import Changed
 from commitlog.replication.controllers.zk_layout import Layout, Watch, packed_node
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.replication")
 
 
 @dataclass(slots=True, eq=False)

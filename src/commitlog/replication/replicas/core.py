@@ -75,6 +75,7 @@ class NodeCore:
         self._applying = True  # until joined
         self._closed = False
         self._replicas: dict[TopicPartition, Replica] = {}
+        self._told_of: dict[TopicPartition, tuple[int | None, int, tuple[int, ...]]] = {}  # in the logger
         self._acks = Acknowledgements()
         self._throttle = Throttle(config.replication_throttle_bytes_per_second, transport.now_ms())
         self._serving = Serving(self._replicas, self._throttle, transport.now_ms, self._settle)
@@ -294,7 +295,7 @@ class NodeCore:
             elif replica.topic_config != topic.config:
                 self._open_log(name, topic)
                 replica.configure(topic.config)
-            return replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
+            outcome = replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
         except (DiskFullError, OSError):
             _logger.exception("%s-%d is not replicated here for now; it is tried again", *name)
             with self._lock:
@@ -303,10 +304,24 @@ class NodeCore:
         except Exception:
             _logger.exception("%s-%d is not replicated here until the next change", *name)
             return Outcome(news=True)
+        self._tell(name, leader, one)
+        return outcome
+
+    def _tell(self, name: TopicPartition, leader: int | None, one: PartitionState) -> None:
+        told = leader, one.leader_epoch, one.isr
+        if self._told_of.get(name) == told:
+            return
+        self._told_of[name] = told
+        who = "nobody" if leader is None else "this node" if leader == self.node_id else f"node {leader}"
+        _logger.info(
+            "node %d: %s leads %s-%d in epoch %d, in sync are %s",
+            self.node_id, who, *name, one.leader_epoch, ", ".join(map(str, sorted(one.isr))),
+        )  # fmt: skip
 
     def _remove(self, names: list[TopicPartition]) -> None:
         """Be no replica of these any more. All stop before a log goes: the first takes its topic along."""
         for name in names:
+            self._told_of.pop(name, None)
             self._replicas.pop(name).retire()
             self._settle(name, Outcome(news=True))
         for name in names:

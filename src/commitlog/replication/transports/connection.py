@@ -18,7 +18,7 @@ from commitlog.replication.transports import wire
 from commitlog.replication.transports.streams import InFile, Stream
 from commitlog.replication.transports.timer import Entry
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.replication")
 _SCRATCH_BYTES = 1 << 14  # a small frame comes with one system call; of a large one so much is copied
 _SMALL_BYTES = 1 << 16  # what is sent by whoever has it, if it goes at once, and what is sent together
 

@@ -36,7 +36,7 @@ from commitlog.replication.transports.tls import TlsConfig
 _FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 10, 1000
 _CLOSE_SECONDS = 10.0
 _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.replication")
 _transports: weakref.WeakSet[TcpTransport] = weakref.WeakSet()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from commitlog.errors import ClosedError, ForkedError
 
-_logger = logging.getLogger("commitlog")
+_logger = logging.getLogger("commitlog.replication")
 _FEW = 64
 
 

@@ -1,0 +1,96 @@
+"""`commitlog bench`: how fast records are appended and consumed here, as Kafka's perf-test tools tell it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from typing import Literal, cast
+
+import click
+
+import commitlog
+from commitlog.cli.load import TOPIC, Figures, Load, consume, payload, produce
+from commitlog.cli.options import example, json_option
+from commitlog.cli.output import print_json, print_table
+from commitlog.cli.progress import progress_bar
+
+_COMPRESSION = ("none", "zstd", "lz4", "gzip", "snappy")
+
+
+@click.command(
+    epilog=example(
+        "commitlog bench",
+        "commitlog bench /mnt/disk --how single --durability synced --records 10000",
+        "commitlog bench --how producer --partitions 4 --compression zstd --json",
+    )
+)
+@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(exists=True, file_okay=False))
+@click.option("--records", type=click.IntRange(1), default=1_000_000, show_default=True, metavar="N")
+@click.option("--record-size", type=click.IntRange(1), default=100, show_default=True, metavar="BYTES")
+@click.option(
+    "--how", type=click.Choice(["bulk", "single", "producer"]), default="bulk", show_default=True,
+    help="append_many() of a batch, append() of each record, or send() of each record.",
+)  # fmt: skip
+@click.option(
+    "--batch", type=click.IntRange(1), metavar="N", default=10_000, show_default=True,
+    help="Records of a batch, for bulk.",
+)  # fmt: skip
+@click.option(
+    "--durability", type=click.Choice(["buffered", "written", "synced"]), default="written",
+    show_default=True, help='What is waited for; for a producer, acks is 0, 1 or "all".',
+)  # fmt: skip
+@click.option("--compression", type=click.Choice(_COMPRESSION), default="none", show_default=True)
+@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@json_option
+def bench(
+    directory: str | None,
+    records: int,
+    record_size: int,
+    how: str,
+    batch: int,
+    durability: str,
+    compression: str,
+    partitions: int,
+    as_json: bool,
+) -> None:
+    """Append records to a new log, consume them, and tell how fast that was.
+
+    The log is in a temporary directory, below DIR if there is one, and removed afterwards. Values are random
+    letters. A latency is that of one call: of append_many(), of append(), of poll(); for a producer, from
+    send() to the delivery of the record.
+    """
+    if durability == "buffered" and how != "producer":
+        raise click.UsageError("--durability buffered is for --how producer: an append is at least written")
+    load = Load(
+        records, record_size, cast(Literal["bulk", "single", "producer"], how), batch, durability,
+        compression, partitions,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="commitlog-bench-", dir=directory) as folder:
+        produced, consumed = _run(folder, load)
+    if as_json:
+        print_json({**asdict(load), "produce": asdict(produced), "consume": asdict(consumed)})
+        return
+    columns = ("", "records", "seconds", "records/s", "MB/s")
+    waits = ("ms avg", "p50", "p95", "p99", "p99.9", "max")
+    rows = [("produce", *_cells(produced)), ("consume", *_cells(consumed))]
+    print_table((*columns, *waits), rows)
+
+
+def _run(folder: str, load: Load) -> tuple[Figures, Figures]:
+    values = payload(load)
+    with commitlog.open(folder) as log:
+        config = {"compression_type": load.compression}
+        log.create_topic(TOPIC, load.partitions, config)
+        with progress_bar("appending", unit="records") as progress:
+            produced = produce(log, load, values, progress)
+        with progress_bar("consuming", unit="records") as progress:
+            consumed = consume(log, load, progress)
+    return produced, consumed
+
+
+def _cells(found: Figures) -> tuple[str | int | float, ...]:
+    waits = (found.avg_ms, found.p50_ms, found.p95_ms, found.p99_ms, found.p99_9_ms, found.max_ms)
+    return (
+        found.records, found.seconds, round(found.records_per_second), found.mb_per_second,
+        *(f"{one:.3g}" for one in waits),
+    )  # fmt: skip

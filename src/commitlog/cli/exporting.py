@@ -1,0 +1,147 @@
+"""`commitlog export`: records of a topic into a file that other tools read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from commitlog import files
+from commitlog.cli.consume import start_from
+from commitlog.cli.consuming import Start
+from commitlog.cli.file_formats import format_of, format_option
+from commitlog.cli.opening import reading
+from commitlog.cli.options import directory_argument, example, json_option, topic_argument
+from commitlog.cli.output import counted, print_json
+from commitlog.cli.progress import Report, progress_bar
+from commitlog.partitions.reader import PartitionReader
+
+if TYPE_CHECKING:
+    from commitlog.cli.sinks import Sink
+
+
+class Range(NamedTuple):
+    """Offsets [start, end) of a partition."""
+
+    number: int
+    partition: PartitionReader
+    start: int
+    end: int
+
+
+@click.command(
+    "export",
+    epilog=example(
+        "commitlog export data orders orders.parquet",
+        "commitlog export data orders monday.csv --from 2026-03-02T00:00 --to 2026-03-03T00:00",
+        "commitlog export data orders tail.jsonl -p 0 --from 1000000",
+    ),
+)
+@directory_argument
+@topic_argument
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False))
+@format_option
+@click.option(
+    "--partition", "-p", "numbers", type=click.IntRange(0), multiple=True, metavar="N",
+    help="Only this partition; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--from", "start", type=start_from, default="beginning", metavar="WHERE",
+    help="beginning (the default), an offset, a time such as 2026-01-31T12:00 (UTC), or @ and milliseconds.",
+)  # fmt: skip
+@click.option(
+    "--to", "end", type=start_from, default="end", metavar="WHERE",
+    help="Up to there, without it: end (the default), an offset, or the first record of a time.",
+)  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@json_option
+def export_command(
+    directory: str,
+    topic: str,
+    file: str,
+    file_format: str | None,
+    numbers: tuple[int, ...],
+    start: Start,
+    end: Start,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Write records of a topic into FILE: Parquet, Arrow, CSV or JSON lines.
+
+    Columns are partition, offset, timestamp, key, value and headers; `commitlog import` reads them back. FILE
+    appears when it is complete, and not before.
+    """
+    from commitlog.cli.sinks import SINKS  # pyarrow is an extra of its own
+
+    make = SINKS[format_of(file, file_format)]
+    if os.path.exists(file) and not overwrite:
+        raise click.ClickException(f"{file} is there already; say --overwrite to replace it")
+    with reading(directory) as log:
+        found = log.topic(topic)
+        ranges = [
+            _range(number, found.partition(number), start, end)
+            for number in sorted(set(numbers)) or range(len(found.partitions))
+        ]
+        with progress_bar("exporting", unit="records") as progress, _complete(file) as temporary:
+            sink = make(temporary)
+            records = _write(ranges, sink, progress)
+    if as_json:
+        print_json({"topic": topic, "file": file, "records": records, "partitions": _summary(ranges)})
+    else:
+        click.echo(f"exported {counted(records, 'record')} of topic {topic!r} to {file}")
+
+
+def _summary(ranges: list[Range]) -> list[dict[str, Any]]:
+    return [{"partition": one.number, "start_offset": one.start, "end_offset": one.end} for one in ranges]
+
+
+def _range(number: int, partition: PartitionReader, start: Start, end: Start) -> Range:
+    """Return what is asked of a partition, as far as it has it."""
+    first, last = _offset(partition, start), _offset(partition, end)
+    return Range(number, partition, first, max(first, last))
+
+
+def _offset(partition: PartitionReader, where: Start) -> int:
+    if where.offset is None:
+        return where.in_partition(partition)
+    return min(max(where.offset, partition.start_offset), partition.high_watermark)
+
+
+def _write(ranges: list[Range], sink: Sink, progress: Report | None) -> int:
+    """Write all ranges, and end the file; returns the number of records."""
+    from commitlog.batches import arrow
+    from commitlog.cli.sinks import with_partition
+
+    total, done, records = sum(one.end - one.start for one in ranges), 0, 0
+    try:
+        for one in ranges:
+            for batch in arrow.stream(one.partition.batches(one.start, one.end)):
+                sink.write(with_partition(batch, one.number))
+                records += batch.num_rows
+                if progress is not None:
+                    progress(done + batch["offset"][-1].as_py() + 1 - one.start, total)
+            done += one.end - one.start
+    finally:
+        sink.close()
+    return records
+
+
+@contextmanager
+def _complete(path: str) -> Iterator[str]:
+    """Give a name to write a file under; it gets its own name when it is whole and on the disk."""
+    folder, name = os.path.split(os.path.abspath(path))
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}.partial")
+    try:
+        yield temporary
+        fd = os.open(temporary, os.O_RDONLY)
+        try:
+            files.sync_data(fd)
+        finally:
+            os.close(fd)
+        files.replace(temporary, path)
+    except BaseException:
+        files.remove(temporary)
+        raise

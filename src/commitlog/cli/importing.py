@@ -1,0 +1,174 @@
+"""`commitlog import`: records from a file into a topic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commitlog.cli.file_formats import format_of, format_option
+from commitlog.cli.opening import writing
+from commitlog.cli.options import (
+    directory_argument,
+    example,
+    json_option,
+    partition_option,
+    shared_option,
+    topic_argument,
+)
+from commitlog.cli.output import counted, print_json
+from commitlog.cli.progress import progress_bar
+from commitlog.errors import InvalidRecordError, RecordTooLargeError
+from commitlog.topics.topic import Topic, rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from commitlog.cli.sources import Source
+
+_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+@click.command(
+    "import",
+    epilog=example(
+        "commitlog import data orders orders.parquet",
+        "commitlog import data users users.csv --by-key",
+        "commitlog import data events events.jsonl --skip 12000",
+    ),
+)
+@directory_argument
+@topic_argument
+@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
+@format_option
+@partition_option
+@click.option("--by-key", is_flag=True, help="Choose partitions by keys, whatever FILE says of them.")
+@click.option(
+    "--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N records of FILE."
+)
+@shared_option
+@json_option
+def import_command(
+    directory: str,
+    topic: str,
+    file: str,
+    file_format: str | None,
+    partition: int | None,
+    by_key: bool,
+    skip: int,
+    shared: bool,
+    as_json: bool,
+) -> None:
+    """Append the records of FILE to a topic: Parquet, Arrow, CSV or JSON lines.
+
+    Columns are value, and if there are any key, timestamp, headers and partition; offset is passed over, for
+    records get new ones. Without a partition, it is chosen by the key. At a row that is no record the import
+    stops and says where; what stands before is appended. Everything is durable when this ends.
+    """
+    if partition is not None and by_key:
+        raise click.UsageError("--partition and --by-key exclude one another")
+    from commitlog.cli.sources import open_source  # pyarrow is an extra of its own
+
+    source = open_source(file, format_of(file, file_format))
+    with writing(directory, shared=shared) as log:
+        target = Import(log.topic(topic), partition, by_key=by_key)
+        with progress_bar("importing", unit=source.unit) as progress:
+            _run(source, target, file, skip, progress)
+    if as_json:
+        counts = [{"partition": number, "records": target.counts[number]} for number in sorted(target.counts)]
+        print_json({"topic": topic, "file": file, "records": target.records, "partitions": counts})
+    else:
+        click.echo(f"imported {counted(target.records, 'record')} of {file} into topic {topic!r}")
+
+
+def _run(source: Source, target: Import, file: str, skip: int, progress: Any) -> None:
+    from commitlog.cli.sources import BadRowError
+
+    row = 0
+    try:
+        for rows, done in source.chunks():
+            first, row = row, row + rows.num_rows
+            _check_columns(rows.schema.names, file)
+            kept = rows.slice(min(max(skip - first, 0), rows.num_rows))
+            try:
+                target.append(kept)
+            except BadRowError as bad:
+                raise BadRowError(row - kept.num_rows + bad.row, bad.reason) from None
+            if progress is not None:
+                progress(done, source.total)
+    except BadRowError as bad:
+        raise click.ClickException(
+            f"{file}, {source.place(bad.row)}: {bad.reason}; the {target.records} records before it are "
+            f"imported, go on behind it with --skip {bad.row + 1}"
+        ) from None
+
+
+def _check_columns(names: list[str], file: str) -> None:
+    unknown = [name for name in names if name not in _COLUMNS]
+    if unknown or "value" not in names:
+        found = f"a column {unknown[0]!r}" if unknown else "no column 'value'"
+        raise click.ClickException(f"{file} has {found}; columns may be {', '.join(_COLUMNS)}")
+
+
+class Import:
+    """Appends rows to a topic. What it has counted is appended."""
+
+    def __init__(self, topic: Topic, partition: int | None, *, by_key: bool) -> None:
+        self.counts: Counter[int] = Counter()
+        self._topic = topic
+        self._partition, self._by_key = partition, by_key
+        if partition is not None:
+            topic.partition(partition)
+
+    @property
+    def records(self) -> int:
+        """How many records are appended."""
+        return self.counts.total()
+
+    def append(self, rows: pa.RecordBatch) -> None:
+        """Append rows; at a bad one only those before it, and BadRowError tells of it."""
+        from commitlog.cli.sources import BadRowError
+
+        each = max(1, rows.num_rows * self._chunk_bytes // (rows.nbytes + 1))
+        for first in range(0, rows.num_rows, each):
+            part = rows.slice(first, each)
+            try:
+                self._append(part)
+            except BadRowError as bad:
+                if bad.row:
+                    self.append(part.slice(0, bad.row))  # which tells of a bad row before that
+                raise BadRowError(first + bad.row, bad.reason) from None
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return min(_CHUNK_BYTES, self._topic.config.segment_bytes // 2)
+
+    def _append(self, rows: pa.RecordBatch) -> None:
+        """Append rows, all or none of them: all are encoded before the first is appended."""
+        encoded = []
+        for number, chosen in self._shares(rows):
+            share = rows if chosen is None else rows.take(chosen)
+            data = share.select([name for name in share.schema.names if name not in ("partition", "offset")])
+            encoded.append((number, self._encode(number, data, chosen)))
+        for number, batches in encoded:
+            self.counts[number] += len(self._topic.partition(number).append_encoded(batches))
+
+    def _encode(self, number: int, data: pa.RecordBatch, chosen: list[int] | None) -> Any:
+        from commitlog.cli.sources import BadRowError, with_times
+
+        try:
+            return self._topic.partition(number).encode_arrow(with_times(data))
+        except (InvalidRecordError, RecordTooLargeError) as error:
+            row = error.args[0] if chosen is None else chosen[error.args[0]]
+            raise BadRowError(row, str(error).partition(": ")[2] or str(error)) from None
+
+    def _shares(self, rows: pa.RecordBatch) -> list[tuple[int, list[int] | None]]:
+        """Return the partitions, and which rows go to each; None for all."""
+        from commitlog.cli.sources import numbers_of
+
+        if self._partition is not None:
+            return [(self._partition, None)]
+        numbers = numbers_of(rows, self._topic, self._by_key)
+        return rows_of(numbers) if rows.num_rows else []

@@ -1,0 +1,152 @@
+"""`commitlog top`: a live view of a log."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from commitlog.cli.opening import reading
+from commitlog.cli.options import directory_argument, example, json_option
+from commitlog.cli.output import print_json, print_table
+from commitlog.cli.watching import View, Watcher
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_PARTITIONS = ("topic", "partition", "start", "end", "records/s", "bytes/s", "segments", "bytes")
+_GROUPS = ("group", "state", "members", "topic", "partition", "committed", "lag", "records/s")
+
+
+@click.command(epilog=example("commitlog top data", "commitlog top data --interval 5 --json"))
+@directory_argument
+@click.option(
+    "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, metavar="SECONDS",
+    help="How long to wait between two looks.",
+)  # fmt: skip
+@json_option
+def top(directory: str, interval: float, as_json: bool) -> None:
+    """Show how topics grow and how far behind groups are, until q or Ctrl-C.
+
+    Another process may be writing the log. Where the output is no terminal, it is one look, with the rates of
+    one interval.
+    """
+    with reading(directory) as log:
+        watcher = Watcher(log)
+        if as_json or not sys.stdout.isatty():
+            watcher.look()
+            time.sleep(interval)
+            _print(watcher.look(), as_json)
+        else:
+            _show(watcher.look, interval)
+
+
+def _print(view: View, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(view))
+        return
+    print_table(_PARTITIONS, _partition_rows(view))
+    if view.groups:
+        click.echo()
+        print_table(_GROUPS, _group_rows(view))
+
+
+def _partition_rows(view: View) -> list[tuple[object, ...]]:
+    return [
+        (
+            one.topic, one.partition, one.start_offset, one.high_watermark,
+            round(one.records_per_second), round(one.bytes_per_second), one.segments, one.size_bytes,
+        )
+        for one in view.partitions
+    ]  # fmt: skip
+
+
+def _group_rows(view: View) -> list[tuple[object, ...]]:
+    return [
+        (
+            one.group, one.state, one.members, one.topic, one.partition, one.committed, one.lag,
+            round(one.records_per_second),
+        )
+        for one in view.groups
+    ]  # fmt: skip
+
+
+def _show(look: Callable[[], View], interval: float) -> None:
+    """Show one look after another, in place of the other."""
+    from rich.live import Live
+
+    try:
+        with _key_by_key() as wait, Live(screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(_screen(look()), refresh=True)
+                if wait(interval):
+                    return
+    except KeyboardInterrupt:  # the other way to leave
+        return
+
+
+def _screen(view: View) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    records = sum(one.records_per_second for one in view.partitions)
+    size_bytes = sum(one.bytes_per_second for one in view.partitions)
+    lag = sum(one.lag or 0 for one in view.groups)
+    line = f"{view.path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   q leaves"
+    parts: list[RenderableType] = [Text(line, style="bold"), Text()]
+    parts.append(_table(_PARTITIONS, _partition_rows(view)))
+    if view.groups:
+        parts += [Text(), _table(_GROUPS, _group_rows(view))]
+    return Group(*parts)
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        texts = rows and isinstance(rows[0][number], str)
+        table.add_column(name, justify="left" if texts else "right", no_wrap=True)
+    for row in rows:
+        cells = [f"{cell:,}" if isinstance(cell, int) else "-" if cell is None else str(cell) for cell in row]
+        table.add_row(*cells)
+    return table
+
+
+@contextmanager
+def _key_by_key() -> Iterator[Callable[[float], bool]]:
+    """Give a function that waits, and says whether somebody pressed q meanwhile."""
+    if not sys.stdin.isatty():
+        yield _no_keys
+        return
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
+    try:
+        yield _pressed_q
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def _no_keys(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def _pressed_q(seconds: float) -> bool:
+    fd, deadline = sys.stdin.fileno(), time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if select.select([fd], [], [], left)[0]:
+            keys = os.read(fd, 64)
+            if not keys or b"q" in keys.lower():  # or nobody is there any more
+                return True
+    return False

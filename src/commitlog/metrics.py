@@ -1,0 +1,98 @@
+"""LogMetrics: what a log counts and knows of itself, in plain numbers."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from commitlog.clients.groups.admin import GroupDescription, Groups
+from commitlog.errors import ClosedError, UnknownTopicError
+from commitlog.housekeeping import Health
+from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.recovery import RecoveryReport
+from commitlog.partitions.tally import PartitionMetrics
+from commitlog.topics.topic_set import TopicSet
+
+_logger = logging.getLogger("commitlog.groups")
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryMetrics:
+    """What opening the partitions of a log found and did, in sum."""
+
+    segments_checked: int
+    bytes_checked: int
+    bytes_cut: int
+    segments_dropped: int
+    indexes_rebuilt: int
+    salvaged: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogMetrics:
+    """A log at one moment. Counts begin when this process opened the log, and include no other process's."""
+
+    path: str
+    mode: Literal["r", "w"]
+    partitions: tuple[PartitionMetrics, ...]
+    groups: tuple[GroupDescription, ...]
+    segments_mapped: int
+    recovery: RecoveryMetrics
+    health: Health
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as dictionaries, tuples, numbers and strings, for json.dumps() or a metrics library."""
+        return asdict(self)
+
+
+def gathered(
+    path: str, mode: Literal["r", "w"], topics: TopicSet, groups: Groups, health: Health
+) -> LogMetrics:
+    """Gather what the parts of a log know."""
+    return LogMetrics(
+        path=path,
+        mode=mode,
+        partitions=_partition_metrics(topics.readers()),
+        groups=_described(groups),
+        segments_mapped=topics.segments_mapped,
+        recovery=_recovery_metrics([partition.recovery for partition in topics.partitions()]),
+        health=health,
+    )
+
+
+def _described(groups: Groups) -> tuple[GroupDescription, ...]:
+    """Return all groups; none where this process may not write, for it could not take their locks."""
+    try:
+        return tuple(groups.describe_all())
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            _logger.debug("groups cannot be looked at without writing: %s", error)
+            return ()
+        raise
+
+
+def _partition_metrics(partitions: Iterable[PartitionReader]) -> tuple[PartitionMetrics, ...]:
+    """Return those of all partitions but those whose topic is deleted meanwhile."""
+    found = []
+    for partition in partitions:
+        with suppress(ClosedError, UnknownTopicError):
+            found.append(partition.metrics())
+    return tuple(found)
+
+
+def _recovery_metrics(all_of: Sequence[RecoveryReport]) -> RecoveryMetrics:
+    """Add reports up."""
+    return RecoveryMetrics(
+        segments_checked=sum(one.segments_checked for one in all_of),
+        bytes_checked=sum(one.bytes_checked for one in all_of),
+        bytes_cut=sum(one.bytes_cut for one in all_of),
+        segments_dropped=sum(one.segments_dropped for one in all_of),
+        indexes_rebuilt=sum(one.indexes_rebuilt for one in all_of),
+        salvaged=sum(len(one.salvaged) for one in all_of),
+        seconds=sum(one.seconds for one in all_of),
+    )
