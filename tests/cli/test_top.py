@@ -153,5 +153,5 @@ def test_ctrl_c_and_a_signal_leave_the_terminal_as_it_was(
         else:
             os.kill(screen.pid, number)
         wait_until(lambda: screen.shows("\x1b[?1049l"))
-        assert termios.tcgetattr(screen.terminal)[3] == before
+        wait_until(lambda: termios.tcgetattr(screen.terminal)[3] == before)
         assert screen.exit_code() == code
