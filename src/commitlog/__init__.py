@@ -100,6 +100,7 @@ from commitlog.upkeep.repair import Damage, RepairReport, Salvage, VerifyReport
 if typing.TYPE_CHECKING:
     from commitlog.replication.clients.remote import RemoteLog
     from commitlog.replication.transports.tls import TlsConfig
+    from commitlog.steps import Progress
 
 __version__ = "0.1.0"
 
@@ -110,6 +111,7 @@ def open(
     mode: Literal["r", "w"] = "w",
     config: LogConfig | None = None,
     shared: bool = False,
+    progress: Progress | None = None,
 ) -> CommitLog:
     """Open a directory of topics.
 
@@ -118,8 +120,11 @@ def open(
     count, and any number of processes may read along.
 
     With `shared`, any number of processes that say so write the same log, each append under a file lock.
+
+    A log that was not closed is checked where it may be torn, in mode "r" when a topic is asked for: then
+    `progress` is told how many bytes are done, of how many in all as far as that is known.
     """
-    return CommitLog.open(path, mode, config, shared=shared)
+    return CommitLog.open(path, mode, config, shared=shared, progress=progress)
 
 
 def connect(

@@ -27,6 +27,7 @@ from commitlog.partitions.recovery import RecoveryReport
 from commitlog.publishing.publisher import Publisher
 from commitlog.publishing.staging import StagingWriter
 from commitlog.record import TopicPartition
+from commitlog.steps import Progress, Steps
 from commitlog.topics.catalog import Catalog
 from commitlog.topics.topic import Topic
 from commitlog.topics.topic_set import Mode, TopicSet, abandon
@@ -42,7 +43,14 @@ class CommitLog:
     """
 
     def __init__(
-        self, path: str, config: LogConfig, catalog: Catalog, lock: LogLock | None, *, shared: bool = False
+        self,
+        path: str,
+        config: LogConfig,
+        catalog: Catalog,
+        lock: LogLock | None,
+        *,
+        shared: bool = False,
+        progress: Progress | None = None,
     ) -> None:
         self.path = path
         self.config = config
@@ -51,7 +59,7 @@ class CommitLog:
         self._lock = lock  # None: opened for reading
         self._refusal: CommitLogError | None = None
         mode: Mode = "r" if lock is None else "shared" if shared else "w"
-        self._topics = TopicSet(catalog, path, config, mode, self._check_open)
+        self._topics = TopicSet(catalog, path, config, mode, self._check_open, Steps(progress))
         self._housekeeper = Housekeeper(self._topics.partitions, config)
         self._topics.wake_flusher_with(self._housekeeper.wake)
         self._groups = Groups(path, self, self._topics.counts, self._open_offsets)
@@ -67,6 +75,7 @@ class CommitLog:
         config: LogConfig | None,
         *,
         shared: bool = False,
+        progress: Progress | None = None,
     ) -> Self:
         """Open a directory; see commitlog.open."""
         if mode not in ("r", "w"):
@@ -78,12 +87,12 @@ class CommitLog:
         name = os.path.abspath(os.fspath(path))
         settings = config or LogConfig()
         if mode == "r":
-            reader = cls(name, settings, Catalog.open(name), None)
+            reader = cls(name, settings, Catalog.open(name), None, progress=progress)
             _open_logs.add(reader)
             return reader
         catalog, lock = Catalog.open_or_create(name, shared=shared)
         try:
-            log = cls(name, settings, catalog, lock, shared=shared)
+            log = cls(name, settings, catalog, lock, shared=shared, progress=progress)
         except BaseException:
             lock.release()
             raise

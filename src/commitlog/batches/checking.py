@@ -7,11 +7,14 @@ import os
 from commitlog.batches.format import SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
 from commitlog.batches.ones import check_ones
 from commitlog.errors import CorruptionError
+from commitlog.steps import Steps
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
-def check_batches(path: str, position: int, size: int, expected: int) -> tuple[int, CorruptionError | None]:
+def check_batches(
+    path: str, position: int, size: int, expected: int, steps: Steps | None = None
+) -> tuple[int, CorruptionError | None]:
     """Check the batches of [position, size), the first of which has the offset `expected`.
 
     Returns where offsets go on after the sound ones, and what is wrong there. Reads rather than maps: a
@@ -21,7 +24,7 @@ def check_batches(path: str, position: int, size: int, expected: int) -> tuple[i
         return expected, None
     fd = os.open(path, os.O_RDONLY)
     try:
-        chunk = _Chunk(fd, size)
+        chunk = _Chunk(fd, size, steps or Steps(None))
         while position < size:
             chunk.hold(position, SMALLEST_BATCH_BYTES)
             place, expected = check_ones(
@@ -44,8 +47,9 @@ def check_batches(path: str, position: int, size: int, expected: int) -> tuple[i
 class _Chunk:
     """The bytes [start, end) of a file, a few megabytes at a time."""
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, steps: Steps) -> None:
         self._fd = fd
+        self._steps = steps
         self._size = size
         self.buffer = bytearray(_CHUNK_BYTES)
         self.start = self.end = 0
@@ -57,6 +61,7 @@ class _Chunk:
             return
         if len(self.buffer) < count:
             self.buffer = bytearray(count)
+        self._steps.add(position - self.start)
         self.start = self.end = position
         while self.end < position + count:
             room = memoryview(self.buffer)[self.end - position : self._size - position]

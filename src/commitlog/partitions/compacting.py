@@ -19,7 +19,9 @@ from commitlog.partitions.state import StatePage
 from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment
 from commitlog.segments.swap import CleanedFile, swap_in
-from commitlog.upkeep.compaction import ChangedError, Cleanable, CompactionReport, Pace, Pass, cleanable
+from commitlog.steps import Progress
+from commitlog.upkeep.compaction import ChangedError, Cleanable, CompactionReport, Pass, cleanable
+from commitlog.upkeep.pace import Pace
 
 
 class CompactingPartition(AdoptingPartition):
@@ -58,10 +60,11 @@ class CompactingPartition(AdoptingPartition):
         """Tell what a pass could clean at `now`, in milliseconds since the epoch; it syncs it first."""
         return cleanable(self._segments.segments, self._clean_offset, self.high_watermark, self.config, now)
 
-    def compact(self, now: int | None = None) -> CompactionReport:
+    def compact(self, now: int | None = None, progress: Progress | None = None) -> CompactionReport:
         """Keep only the latest record of each key, below the active segment and as far as the map has room.
 
         `now`, in milliseconds since the epoch, decides what is too young and which tombstones may go.
+        `progress` is told bytes done and bytes in all.
         """
         if not self.config.compacts:
             raise ConfigError("cleanup_policy", self.config.cleanup_policy, "must contain compact")
@@ -72,7 +75,7 @@ class CompactingPartition(AdoptingPartition):
                 raise ClosedError(self.name)
             self.sync()  # a pass puts durable files in place, so what they are made of must be durable
             try:
-                report = self._compact(now_ms() if now is None else now)
+                report = self._compact(now_ms() if now is None else now, progress)
             except BaseException as error:
                 full = isinstance(error, OSError) and files.is_full(error)
                 self.set_aside(error, until_there_is_room=full)
@@ -82,14 +85,14 @@ class CompactingPartition(AdoptingPartition):
             self._compaction_error = None
             return report
 
-    def _compact(self, now: int) -> CompactionReport:
+    def _compact(self, now: int, progress: Progress | None) -> CompactionReport:
         try:
-            return self._run_pass(now)
+            return self._run_pass(now, progress)
         except FileNotFoundError as problem:
             self._check_not_lost(problem.filename)
         return CompactionReport(self.name, self._clean_offset, self._clean_offset, stopped_by="changed")
 
-    def _run_pass(self, now: int) -> CompactionReport:
+    def _run_pass(self, now: int, progress: Progress | None) -> CompactionReport:
         began = time.perf_counter()
         with self._sync_lock:  # not in the middle of a truncation
             truncations, limit = self._page.truncations, min(self.high_watermark, self._durable_offset)
@@ -100,7 +103,7 @@ class CompactingPartition(AdoptingPartition):
         settings = self._log_config
         pace = Pace(settings.cleaner_io_max_bytes_per_second, self._compaction_cancelled)
         swap, buffer_bytes = partial(self._swap, truncations), settings.cleaner_dedupe_buffer_bytes
-        run = Pass(work, self._start_offset, self.config, buffer_bytes, now, pace, swap)
+        run = Pass(work, self._start_offset, self.config, buffer_bytes, now, pace, swap, progress)
         stopped_by = run.run()
         with self._sync_lock:
             if self._page.truncations != truncations:

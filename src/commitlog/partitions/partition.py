@@ -14,6 +14,7 @@ from commitlog.partitions.recovery import Recovery
 from commitlog.partitions.replicated import ReplicatedPartition
 from commitlog.partitions.state import StatePage
 from commitlog.segments.handles import HandleCache
+from commitlog.steps import Progress, Steps
 from commitlog.upkeep import retention
 from commitlog.upkeep.repair import RepairReport
 from commitlog.upkeep.rewrite import repaired
@@ -37,11 +38,13 @@ class Partition(ReplicatedPartition):
         cache: HandleCache,
         *,
         clean: bool,
+        steps: Steps | None = None,
     ) -> Self:
         """Open for writing, after recovery; the directory must be there."""
         old = StatePage.open(path)
         known = old.checkpoint if old else None
-        found = Recovery(path, name, known, config, cache).run(clean=clean, mode=log_config.recovery_mode)
+        recovery = Recovery(path, name, known, config, cache, steps)
+        found = recovery.run(clean=clean, mode=log_config.recovery_mode)
         page = StatePage.create(path)
         partition = cls(path, name, config, log_config, cache, page, found)
         partition._open_replica(old.kept_high_watermark if old else None)
@@ -78,14 +81,18 @@ class Partition(ReplicatedPartition):
         """Unlink the removed files whose file_delete_delay_ms is over; `now` is time.monotonic()."""
         self._trash.empty(now)
 
-    def repair(self) -> RepairReport:
-        """Keep what is sound of damaged segments, rebuild false indexes; the old files stay as `.damaged`."""
+    def repair(self, progress: Progress | None = None) -> RepairReport:
+        """Keep what is sound of damaged segments, rebuild false indexes; the old files stay as `.damaged`.
+
+        `progress` is told bytes done and bytes in all.
+        """
         self.roll()
         with self._stopped():
             if self._writer.segment.size_bytes:
                 self._roll_locked()  # every segment with records is sealed now, and offsets go on
             self._page.begin_change()
-            segments, report = repaired(self._segments.segments[:-1], self._next_offset, self.config)
+            sealed = self._segments.segments[:-1]
+            segments, report = repaired(sealed, self._next_offset, self.config, progress)
             self._publish_layout((*segments, self._writer.segment))
             self._sync_locked()  # a gap above durable_offset would look like a lost tail
             self._sync_page()

@@ -18,6 +18,7 @@ from commitlog.partitions.state import StatePage
 from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment, segment_path
 from commitlog.segments.swap import list_segments
+from commitlog.steps import Steps
 
 _TO_BE_LISTED = -1  # no generation of a page
 
@@ -44,6 +45,7 @@ class ReadOnlyPartition(PartitionReader):
         self._cache = cache
         self._has_writer = writer
         self._is_clean = clean
+        self._steps: Steps | None = None
         self._lock = threading.RLock()
         self._page: StatePage | None = None
         self._known: Layout | None = None
@@ -61,10 +63,13 @@ class ReadOnlyPartition(PartitionReader):
         *,
         writer: Callable[[], bool],
         clean: Callable[[], bool],
+        steps: Steps | None = None,
     ) -> Self:
         """Open; `writer` says whether somebody writes the log, `clean` whether it was closed cleanly."""
         partition = cls(path, name, config, cache, writer, clean)
+        partition._steps = steps
         partition._layout()
+        partition._steps = None
         return partition
 
     def _follow(self) -> StatePage | None:
@@ -90,7 +95,7 @@ class ReadOnlyPartition(PartitionReader):
 
     def _settle(self, page: StatePage | None) -> None:
         known, told = (page.checkpoint, _told(page)) if page else (None, None)
-        recovery = Recovery(self.path, self.name, known, self.config, self._cache)
+        recovery = Recovery(self.path, self.name, known, self.config, self._cache, self._steps)
         found = recovery.run(clean=self._is_clean(), mode="cut", read_only=True)
         self._replace_layout(Layout.of(found.segments, 0 if told is None else told[0]))
         start, end, mark = found.start_offset, found.next_offset, page.kept_high_watermark if page else None

@@ -22,6 +22,7 @@ from commitlog.partitions.latest import Latest, LatestBuilder
 from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.segments import extents
 from commitlog.segments.segment import Segment
+from commitlog.steps import Progress
 from commitlog.upkeep.repair import VerifiedPart, VerifyReport, verify_segments
 
 if TYPE_CHECKING:
@@ -236,11 +237,11 @@ class PartitionReader:
             except (FileNotFoundError, CorruptionError) as problem:
                 deadline = self._wait_for_change(layout, problem, deadline)
 
-    def verify(self) -> VerifyReport:
-        """Read everything and list what is damaged."""
-        return self.verify_part(0, None).report
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """Read everything and list what is damaged; `progress` is told bytes done and bytes in all."""
+        return self.verify_part(0, None, progress).report
 
-    def verify_part(self, start: int, end: int | None) -> VerifiedPart:
+    def verify_part(self, start: int, end: int | None, progress: Progress | None = None) -> VerifiedPart:
         """Do that for the segments whose base_offset is in [start, end), so that others do the rest."""
         self._check_open()
         deadline: float | None = None
@@ -250,7 +251,7 @@ class PartitionReader:
             high = len(layout.bases) if end is None else bisect_left(layout.bases, end)
             following = layout.bases[high] if high < len(layout.bases) else None
             try:
-                report = verify_segments(layout.segments[low:high], following)
+                report = verify_segments(layout.segments[low:high], following, progress)
             except (FileNotFoundError, CorruptionError) as problem:
                 deadline = self._wait_for_change(layout, problem, deadline)
                 continue

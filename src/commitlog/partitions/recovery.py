@@ -31,6 +31,7 @@ from commitlog.segments.segment import (
 )
 from commitlog.segments.segment_writer import open_builder
 from commitlog.segments.swap import CLEANED_SUFFIX, finish_swaps, list_segments
+from commitlog.steps import Steps
 from commitlog.upkeep.repair import Salvage, fill_hole, salvage_segment
 
 
@@ -73,12 +74,14 @@ class Recovery:
         known: Checkpoint | None,
         config: TopicConfig,
         cache: HandleCache | None,
+        steps: Steps | None = None,
     ) -> None:
         self._directory = directory
         self._name = name
         self._known = known
         self._config = config
         self._cache = cache
+        self._steps = steps or Steps(None)
         self._began = time.perf_counter()
         self._checked = self._checked_bytes = self._cut_bytes = self._dropped = self._rebuilt = 0
         self._salvaged: list[Salvage] = []
@@ -202,6 +205,7 @@ class Recovery:
             first, durable = 0, segments[-1].base_offset
         kept = self._without_holes(segments[: first + 1], mode, read_only)[:-1]
         expected = segments[first].base_offset
+        self._steps.expect(sum(segment.size_bytes for segment in segments[first:]))
         for number in range(first, len(segments)):
             segment = segments[number]
             if segment.base_offset != expected and expected >= durable and mode != "salvage":
@@ -209,7 +213,8 @@ class Recovery:
                 self._drop(segments, number, mode, read_only)
                 return kept, expected
             self._join(kept, segment, expected, mode, read_only)
-            expected, damage = self._check_segment(segment, durable, read_only)
+            with self._steps.part(segment.size_bytes):
+                expected, damage = self._check_segment(segment, durable, read_only)
             if damage is None:
                 continue
             if mode == "salvage" and not read_only:
@@ -235,7 +240,8 @@ class Recovery:
             damage: CorruptionError | None = problem
         else:
             self._checked_bytes += segment.size_bytes - position
-            expected, damage = check_batches(segment.path, position, segment.size_bytes, expected)
+            size = segment.size_bytes
+            expected, damage = check_batches(segment.path, position, size, expected, self._steps)
         if damage is None:
             return expected, None
         synced = self._known is not None and expected < durable

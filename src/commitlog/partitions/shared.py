@@ -28,6 +28,7 @@ from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment, companions
 from commitlog.segments.segment_writer import SegmentWriter
 from commitlog.segments.swap import list_segments
+from commitlog.steps import Progress, Steps
 from commitlog.upkeep.compaction import Cleanable, CompactionReport
 
 _MEMBERS, _APPEND, _SYNC, _COMPACTION = "members.lock", "append.lock", "sync.lock", "compaction.lock"
@@ -59,7 +60,13 @@ class SharedPartition(Partition):
 
     @classmethod
     def join(
-        cls, path: str, name: str, config: TopicConfig, log_config: LogConfig, cache: HandleCache
+        cls,
+        path: str,
+        name: str,
+        config: TopicConfig,
+        log_config: LogConfig,
+        cache: HandleCache,
+        steps: Steps | None = None,
     ) -> Self:
         """Open a partition that others may have open; the first one recovers it."""
         if epoch_checkpoint.is_there(path):
@@ -68,7 +75,7 @@ class SharedPartition(Partition):
         while True:
             if files.try_lock(members.fd):
                 StatePage.create(path).let_go()
-                partition = cls.open(path, name, config, log_config, cache, clean=False)
+                partition = cls.open(path, name, config, log_config, cache, clean=False, steps=steps)
                 break
             files.wait_for_lock(members.fd, shared=True)  # somebody may still be recovering it
             if StatePage.open(path) is not None:
@@ -155,11 +162,11 @@ class SharedPartition(Partition):
         with self._lock:
             return super().cleanable(now)
 
-    def compact(self, now: int | None = None) -> CompactionReport:
+    def compact(self, now: int | None = None, progress: Progress | None = None) -> CompactionReport:
         """Keep only the latest record of each key; see Partition.compact()."""
         with self._lock:  # to learn what others did
             pass
-        return super().compact(now)
+        return super().compact(now, progress)
 
     def _be_replicated(self) -> None:
         raise _not_shared()

@@ -21,6 +21,7 @@ from commitlog.partitions.read_only import ReadOnlyPartition
 from commitlog.partitions.reader import PartitionReader
 from commitlog.partitions.shared import SharedPartition
 from commitlog.segments.handles import HandleCache
+from commitlog.steps import Steps
 from commitlog.topics.catalog import INTERNAL, Catalog, TopicEntry, check_topic_name, typed
 from commitlog.topics.topic import Topic
 
@@ -38,12 +39,14 @@ class TopicSet:
         config: LogConfig,
         mode: Mode,
         check: Callable[[], None],
+        steps: Steps,
     ) -> None:
         self._catalog = catalog
         self._path = path
         self._config = config
         self._mode = mode
         self._check = check
+        self._steps = steps  # what recovery has to check
         self._wake: Callable[[], None] = lambda: None
         self._topics: dict[str, Topic] = {}
         self._joined: dict[str, Topic] = {}  # internal topics of a log that is open for reading
@@ -222,12 +225,16 @@ class TopicSet:
         if mode == "r":
             return ReadOnlyPartition.open(
                 path, name, config, self._cache,
-                writer=self._has_writer, clean=self._catalog.has_clean_marker,
+                writer=self._has_writer, clean=self._catalog.has_clean_marker, steps=self._steps,
             )  # fmt: skip
         if mode == "shared" or entry.name in INTERNAL:
-            partition: Partition = SharedPartition.join(path, name, config, self._config, self._cache)
+            partition: Partition = SharedPartition.join(
+                path, name, config, self._config, self._cache, self._steps
+            )
         else:
-            partition = Partition.open(path, name, config, self._config, self._cache, clean=self._clean)
+            partition = Partition.open(
+                path, name, config, self._config, self._cache, clean=self._clean, steps=self._steps
+            )
         partition.wake_flusher_with(self._wake)
         return partition
 

@@ -7,8 +7,6 @@ never change. docs/compaction.md has the picture.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,7 +24,9 @@ from commitlog.batches.merge import BatchMerger
 from commitlog.config import TopicConfig
 from commitlog.segments.segment import Segment
 from commitlog.segments.swap import CleanedFile
+from commitlog.steps import Progress, Steps
 from commitlog.upkeep.keymap import KeyMap
+from commitlog.upkeep.pace import CancelledError, Pace
 
 _CHUNK_ROWS = 16_384
 _COPY_ROWS = 1024  # a batch that stays whole and has as many records is copied as it stands
@@ -70,10 +70,14 @@ class Cleanable(NamedTuple):
     end: int
 
     @property
+    def dirty_bytes(self) -> int:
+        """The size of the segments that no pass has seen."""
+        return sum(one.size_bytes for one in self._dirty())
+
+    @property
     def dirty_ratio(self) -> float:
         """The part of the bytes that no pass has seen."""
-        dirty = sum(one.size_bytes for one in self._dirty())
-        return dirty / (sum(one.size_bytes for one in self.segments) or 1)
+        return self.dirty_bytes / (sum(one.size_bytes for one in self.segments) or 1)
 
     def _dirty(self) -> list[Segment]:
         ends = [*(one.base_offset for one in self.segments[1:]), self.end]  # one too many, if there is none
@@ -110,29 +114,6 @@ def cleanable(
     return Cleanable(tuple(chosen), min(max(clean_offset, segments[0].base_offset), end), end)
 
 
-class Pace:
-    """Holds a pass to cleaner_io_max_bytes_per_second, and ends it when it is cancelled."""
-
-    def __init__(self, bytes_per_second: int, cancelled: threading.Event) -> None:
-        self._rate = bytes_per_second
-        self._cancelled = cancelled
-        self._began = time.monotonic()
-        self._spent = 0
-
-    def spend(self, size_bytes: int) -> None:
-        """Account for bytes read or written; waits if they come too fast."""
-        self._spent += size_bytes
-        if self._rate > 0:
-            ahead = self._spent / self._rate - (time.monotonic() - self._began)
-            self._cancelled.wait(max(ahead, 0.0))
-        if self._cancelled.is_set():
-            raise CancelledError
-
-
-class CancelledError(Exception):
-    """The pass was cancelled; what it has put in place stays."""
-
-
 class ChangedError(Exception):
     """The segments were trimmed or truncated under the pass; what it has put in place stays."""
 
@@ -152,6 +133,7 @@ class Pass:
         now_ms: int,
         pace: Pace,
         swap: Swap,
+        progress: Progress | None = None,
     ) -> None:
         self._work = work
         self._start_offset = start_offset
@@ -167,11 +149,13 @@ class Pass:
         self.records_before = self.records_after = self.tombstones_removed = 0
         self.bytes_after = self.bytes_before = sum(one.size_bytes for one in work.segments)
         self.keys, self.map_use = 0, 0.0
+        self._steps = Steps(progress, work.dirty_bytes + self.bytes_before)
 
     def run(self) -> str | None:
         """Clean; returns what stopped it before the end, None if nothing did."""
         try:
-            self._build_map()
+            with self._steps.part(self._work.dirty_bytes):
+                self._build_map()
             self.keys, self.map_use = self._keys.used, self._keys.used / self._keys.capacity
             self._clean()
         except CancelledError:
@@ -180,6 +164,7 @@ class Pass:
         except ChangedError:
             self.end = self._work.first_dirty
             return "changed"
+        self._steps.finish()
         return "map full" if self.end < self._work.end else None
 
     # --- the latest offset of every key
@@ -212,6 +197,7 @@ class Pass:
         for segment in segments:
             for batch, stored in segment.combined_batches(max(start, segment.base_offset)):
                 self._pace.spend(batch.size_bytes)
+                self._steps.add(batch.size_bytes)
                 yield batch, stored
 
     # --- cleaning
@@ -227,10 +213,11 @@ class Pass:
                 if group is not None and not group.has_room(segment):
                     self._put_in_place(group)
                     group = None
-                if group is None and self._can_be_left(segment, after):
-                    continue
-                group = group or _Group(segment, self._config, self._pace)
-                self._write(segment, group)
+                with self._steps.part(segment.size_bytes):
+                    if group is None and self._can_be_left(segment, after):
+                        continue
+                    group = group or _Group(segment, self._config, self._pace)
+                    self._write(segment, group)
             if group is not None:
                 self._put_in_place(group)
                 group = None

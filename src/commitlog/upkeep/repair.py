@@ -26,6 +26,7 @@ from commitlog.errors import CorruptionError
 from commitlog.segments.index import Index, OffsetIndex, TimeIndex
 from commitlog.segments.segment import TEMPORARY_SUFFIX, Segment, companions, segment_path
 from commitlog.segments.segment_writer import open_builder
+from commitlog.steps import Progress, Steps
 
 DAMAGED_SUFFIX = ".damaged"
 _MAX_SPAN = 1 << 32  # last_offset_delta has 32 bits
@@ -90,32 +91,49 @@ class VerifiedPart(NamedTuple):
     following: int | None
 
 
-def verify_segments(segments: Sequence[Segment], end_offset: int | None = None) -> VerifyReport:
+def verify_segments(
+    segments: Sequence[Segment], end_offset: int | None = None, progress: Progress | None = None
+) -> VerifyReport:
     """Read every byte of the segments and every entry of their indexes.
 
     `end_offset` is where the last one's offsets must end, None if it is not known: it is active.
     """
     batches = records = size = 0
     damage: list[Damage] = []
+    steps = Steps(progress, sum(segment.size_bytes for segment in segments))
     ends = [*(segment.base_offset for segment in segments), end_offset][1:]
     for segment, end in zip(segments, ends, strict=True):
         try:
-            for _, _, found in sound_batches(segment, end):
-                if isinstance(found, Damage):
-                    damage.append(found)
-                else:
-                    batches += 1
-                    records += found.record_count
-            damage += false_indexes(segment)
+            with steps.part(segment.size_bytes):
+                for _, _, found in counted(sound_batches(segment, end), steps):
+                    if isinstance(found, Damage):
+                        damage.append(found)
+                    else:
+                        batches += 1
+                        records += found.record_count
+                damage += false_indexes(segment)
         except FileNotFoundError:
             damage.append(Damage(segment.path, 0, 0, "the file is missing"))
         size += segment.size_bytes
+    steps.finish()
     return VerifyReport(len(segments), batches, records, size, tuple(damage))
 
 
-def sound_batches(
-    segment: Segment, end_offset: int | None
-) -> Iterator[tuple[int, int, BatchHeader | Damage]]:
+Found = tuple[int, int, BatchHeader | Damage]
+
+
+def counted(batches: Iterator[Found], steps: Steps) -> Iterator[Found]:
+    """Count the bytes of sound_batches() as they are done; they come as they are where nobody listens."""
+    return _counted(batches, steps) if steps.wanted else batches
+
+
+def _counted(batches: Iterator[Found], steps: Steps) -> Iterator[Found]:
+    for position, end, found in batches:
+        steps.add(end - position)
+        yield position, end, found
+
+
+def sound_batches(segment: Segment, end_offset: int | None) -> Iterator[Found]:
     """Iterate over [position, end_position) of a segment: sound batches, and the damage between them.
 
     Offsets that are missing are damage, too, at the place where they should be. `end_offset` is where

@@ -11,9 +11,12 @@ from commitlog.batches.encode import reencode
 from commitlog.config import TopicConfig
 from commitlog.segments.segment import TEMPORARY_SUFFIX, Segment, companions
 from commitlog.segments.segment_writer import open_builder
+from commitlog.steps import Progress, Steps
 from commitlog.upkeep.repair import (
     Damage,
     RepairReport,
+    Salvage,
+    counted,
     false_indexes,
     fill_hole,
     salvage_segment,
@@ -63,27 +66,41 @@ def put_in_place(segment: Segment, size: int) -> Segment:
 
 
 def repaired(
-    segments: Sequence[Segment], end_offset: int, config: TopicConfig
+    segments: Sequence[Segment], end_offset: int, config: TopicConfig, progress: Progress | None = None
 ) -> tuple[list[Segment], RepairReport]:
     """Salvage the damaged ones of sealed segments that end at `end_offset`, and rebuild false indexes."""
-    kept, salvaged, rebuilt = [], [], 0
+    kept: list[Segment] = []
+    salvaged: list[Salvage] = []
+    rebuilt = 0
+    steps = Steps(progress, sum(segment.size_bytes for segment in segments))
     ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
     for segment, end in zip(segments, ends, strict=True):
-        if not os.path.exists(segment.path):
-            salvaged.append(fill_hole(os.path.dirname(segment.path), segment.base_offset, end, config))
-            kept.append(Segment.open(segment.path, segment.cache))
-            continue
-        if any(isinstance(found, Damage) for _, _, found in sound_batches(segment, end)):
-            replaced = Segment(segment.path, segment.base_offset, segment.size_bytes, segment.cache)
-            salvaged.append(salvage_segment(replaced, end, config))
-            kept.append(replaced)
-            continue
-        bad = false_indexes(segment)
-        if bad:
-            for path in companions(segment.path):
-                files.remove(path)
-            segment.release()
-            open_builder(segment, config, trust_indexes=False).finish(segment.size_bytes, end)
-            rebuilt += len(bad)
-        kept.append(segment)
+        with steps.part(segment.size_bytes):
+            if not os.path.exists(segment.path):
+                salvaged.append(fill_hole(os.path.dirname(segment.path), segment.base_offset, end, config))
+                kept.append(Segment.open(segment.path, segment.cache))
+            elif _is_damaged(segment, end, steps):
+                replaced = Segment(segment.path, segment.base_offset, segment.size_bytes, segment.cache)
+                salvaged.append(salvage_segment(replaced, end, config))
+                kept.append(replaced)
+            else:
+                rebuilt += _rebuild_indexes(segment, end, config)
+                kept.append(segment)
+    steps.finish()
     return kept, RepairReport(tuple(salvaged), rebuilt)
+
+
+def _is_damaged(segment: Segment, end_offset: int, steps: Steps) -> bool:
+    batches = counted(sound_batches(segment, end_offset), steps)
+    return any(isinstance(found, Damage) for _, _, found in batches)
+
+
+def _rebuild_indexes(segment: Segment, end_offset: int, config: TopicConfig) -> int:
+    """Make the indexes of a sound segment anew if one is false; returns how many were."""
+    bad = false_indexes(segment)
+    if bad:
+        for path in companions(segment.path):
+            files.remove(path)
+        segment.release()
+        open_builder(segment, config, trust_indexes=False).finish(segment.size_bytes, end_offset)
+    return len(bad)

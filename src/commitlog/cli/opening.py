@@ -1,0 +1,30 @@
+"""Opening the log that a command is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import commitlog
+from commitlog.cli.progress import progress_bar
+from commitlog.log import CommitLog
+
+_CHECKING = "checking what may be torn"
+
+
+@contextmanager
+def reading(directory: str) -> Iterator[CommitLog]:
+    """Open a log to look at it; another process may be writing it."""
+    with progress_bar(_CHECKING) as progress, commitlog.open(directory, mode="r", progress=progress) as log:
+        yield log
+
+
+@contextmanager
+def writing(directory: str, *, shared: bool = False, create: bool = False) -> Iterator[CommitLog]:
+    """Open a log to change it; NotALogError if there is none, unless it may be created."""
+    if not create:
+        commitlog.open(directory, mode="r").close()
+    with progress_bar(_CHECKING) as progress:
+        log = commitlog.open(directory, shared=shared, progress=progress)
+    with log:
+        yield log

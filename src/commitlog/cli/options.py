@@ -1,0 +1,69 @@
+"""Arguments and options that commands share, and what the shell completes for them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import click
+
+import commitlog
+
+
+def example(*lines: str) -> str:
+    """Return the end of a command's help: examples, as they stand."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _completed(ctx: click.Context, incomplete: str, names: str) -> list[str]:
+    """Return the topics or groups of the log on the line that begin like this."""
+    # there is nobody to tell of an error
+    with suppress(Exception), commitlog.open(ctx.params["directory"], mode="r") as log:
+        return [name for name in getattr(log, names)() if name.startswith(incomplete)]
+    return []
+
+
+def complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the topics that begin like this."""
+    return _completed(ctx, incomplete, "topics")
+
+
+def complete_group(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the consumer groups that begin like this."""
+    return _completed(ctx, incomplete, "groups")
+
+
+def timestamp(text: str) -> int:
+    """Read a time: ISO 8601 (UTC if it names no zone), or milliseconds since the epoch, which it returns."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a time such as 2026-01-31T12:00 nor milliseconds"
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE."""
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name.strip(), value
+
+
+directory_argument = click.argument(
+    "directory", metavar="DIR", type=click.Path(file_okay=False), is_eager=True
+)
+topic_argument = click.argument("topic", metavar="TOPIC", shell_complete=complete_topic)
+group_argument = click.argument("group", metavar="GROUP", shell_complete=complete_group)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+shared_option = click.option(
+    "--shared", is_flag=True, help="Write beside other processes, which must have opened the log so, too."
+)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+partition_option = click.option(
+    "--partition", "-p", type=click.IntRange(0), metavar="N", help="Only this partition."
+)

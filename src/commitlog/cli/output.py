@@ -1,0 +1,63 @@
+"""What commands print: JSON for scripts, tables for people, bytes as they are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import click
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document on one line; dataclasses become objects."""
+    click.echo(json.dumps(value, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{type(value).__name__} is not for JSON")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table: with colours on a terminal, in plain columns elsewhere. None is a dash."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    rows = [["-" if cell is None else cell for cell in row] for row in rows]
+    for number, name in enumerate(columns):
+        numeric = rows and all(not isinstance(row[number], str) or row[number] == "-" for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console.width = 1 << 12  # whatever reads this wraps by itself, if it wants to
+    with console.capture() as printed:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()), color=True)
+
+
+def ask(question: str) -> None:
+    """Go on only if somebody says yes."""
+    if not click.confirm(question, err=True):
+        raise click.ClickException("nothing was changed")
+
+
+def write_bytes(data: bytes | bytearray | memoryview) -> None:
+    """Write bytes to stdout as they are."""
+    sys.stdout.buffer.write(data)
+
+
+def flush_output() -> None:
+    """Let the reader of a pipe have everything that was written so far."""
+    sys.stdout.buffer.flush()
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things, as one says it."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,115 @@
+"""`commitlog produce`: lines, or records as JSON lines, from stdin or files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import BinaryIO
+
+import click
+
+from commitlog.cli.feeding import Feed, LineFormat
+from commitlog.cli.lines import blocks
+from commitlog.cli.opening import writing
+from commitlog.cli.options import (
+    directory_argument,
+    example,
+    json_option,
+    pair,
+    partition_option,
+    shared_option,
+    topic_argument,
+)
+from commitlog.cli.output import counted, print_json
+from commitlog.cli.progress import progress_bar
+from commitlog.errors import CommitLogError
+
+
+@click.command(
+    epilog=example(
+        "seq 1000000 | commitlog produce data numbers",
+        "commitlog produce data users --key-separator : users.txt",
+        """echo '{"key": "k", "value": {"n": 1}}' | commitlog produce data t --format json""",
+    )
+)
+@directory_argument
+@topic_argument
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.File("rb"))
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="Whether lines are values, or records as JSON objects.",
+)  # fmt: skip
+@click.option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value of a line.")
+@click.option("--null-marker", metavar="TEXT", help="A value that stands for none: a tombstone.")
+@click.option(
+    "--header", "-H", "headers", type=pair, multiple=True, metavar="NAME=VALUE",
+    help="A header for every record. May be repeated.",
+)  # fmt: skip
+@partition_option
+@click.option("--sync", is_flag=True, help="Make each batch durable before more is read.")
+@shared_option
+@json_option
+def produce(
+    directory: str,
+    topic: str,
+    files: Sequence[BinaryIO],
+    form: str,
+    key_separator: str | None,
+    null_marker: str | None,
+    headers: Sequence[tuple[str, str]],
+    partition: int | None,
+    sync: bool,
+    shared: bool,
+    as_json: bool,
+) -> None:
+    """Append each line of stdin, or of files, as a record.
+
+    With --format json a line is an object with value, and if need be key, headers, timestamp and partition;
+    what `consume --json` prints is taken as it is. Everything is durable when this ends.
+    """
+    if form == "json" and (key_separator is not None or null_marker is not None):
+        raise click.UsageError("--key-separator and --null-marker are for --format text")
+    if key_separator == "":
+        raise click.UsageError("--key-separator must not be empty")
+    given = LineFormat(
+        form == "json",
+        None if key_separator is None else os.fsencode(key_separator),
+        None if null_marker is None else os.fsencode(null_marker),
+        tuple((name, os.fsencode(value)) for name, value in headers),
+    )
+    with writing(directory, shared=shared) as log:
+        feed = Feed(log.topic(topic), given, partition, sync=sync)
+        try:
+            _append_all(feed, files or [sys.stdin.buffer], log.topic(topic).config.max_message_bytes, form)
+        except CommitLogError as error:
+            raise click.ClickException(
+                f"{error} ({counted(feed.records, 'record')} before that are appended)"
+            ) from error
+    if as_json:
+        spans = {str(number): [span.start, span.stop] for number, span in sorted(feed.offsets.items())}
+        print_json({"topic": topic, "records": feed.records, "offsets": spans})
+    else:
+        click.echo(f"{counted(feed.records, 'record')} appended to {topic}")
+
+
+def _append_all(feed: Feed, sources: Sequence[BinaryIO], max_message_bytes: int, form: str) -> None:
+    """Append what all files have, with a progress bar if it is known how much that is."""
+    total, done = sum(_size(source) for source in sources), 0
+    # a line holds a key and its separator besides; JSON may be much longer than what it stands for
+    longest = None if form == "json" else max_message_bytes + 1024
+    with progress_bar("appending") as report:
+        for source in sources:
+            for block in blocks(source, longest):
+                feed.append(block)
+                done += len(block)
+                if report and total:
+                    report(min(done, total), total)
+
+
+def _size(source: BinaryIO) -> int:
+    """Return the size of a file; 0 of a pipe."""
+    with suppress(OSError, ValueError):
+        return os.fstat(source.fileno()).st_size
+    return 0

@@ -1,0 +1,194 @@
+"""`commitlog topics`: list, create, describe, alter, delete, add-partitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from commitlog.cli.opening import reading, writing
+from commitlog.cli.options import (
+    directory_argument,
+    example,
+    json_option,
+    pair,
+    shared_option,
+    topic_argument,
+    yes_option,
+)
+from commitlog.cli.output import ask, print_json, print_table
+from commitlog.config import TopicConfig
+from commitlog.topics.topic import Topic
+
+
+@click.group()
+def topics() -> None:
+    """List, create, describe, alter and delete topics."""
+
+
+config_option = click.option(
+    "--config", "-c", "settings", type=pair, multiple=True, metavar="NAME=VALUE",
+    help="A setting, such as retention_ms=3600000; Kafka's name retention.ms does, too. May be repeated.",
+)  # fmt: skip
+
+
+@topics.command("list", epilog=example("commitlog topics list data", "commitlog topics list data --json"))
+@directory_argument
+@json_option
+def list_topics(directory: str, as_json: bool) -> None:
+    """List the topics of a log."""
+    with reading(directory) as log:
+        found = [_summary(log.topic(name)) for name in log.topics()]
+    if as_json:
+        print_json(found)
+    elif found:
+        columns = ("topic", "partitions", "records", "bytes", "cleanup_policy")
+        print_table(columns, [[row[column] for column in columns] for row in found])
+    else:
+        click.echo("no topics")
+
+
+def _summary(topic: Topic) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "partitions": len(topic.partitions),
+        # as Kafka's tools count: compaction may have removed some
+        "records": sum(one.high_watermark - one.start_offset for one in topic.partitions),
+        "bytes": sum(one.size_bytes for one in topic.partitions),
+        "cleanup_policy": topic.config.cleanup_policy,
+    }
+
+
+@topics.command(
+    epilog=example(
+        "commitlog topics create data orders --partitions 4",
+        "commitlog topics create data users --config cleanup_policy=compact",
+    )
+)
+@directory_argument
+@topic_argument
+@click.option("--partitions", "-p", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@config_option
+@shared_option
+@json_option
+def create(
+    directory: str, topic: str, partitions: int, settings: list[tuple[str, str]], shared: bool, as_json: bool
+) -> None:
+    """Create a topic, and the log too if DIR is new."""
+    with writing(directory, shared=shared, create=True) as log:
+        made = log.create_topic(topic, partitions, dict(settings))
+    if as_json:
+        print_json({"topic": topic, "partitions": partitions, "config": made.config.overrides()})
+    else:
+        click.echo(f"created topic {topic!r} with {_count(partitions)}")
+
+
+def _count(partitions: int) -> str:
+    return "1 partition" if partitions == 1 else f"{partitions} partitions"
+
+
+@topics.command(epilog=example("commitlog topics describe data orders"))
+@directory_argument
+@topic_argument
+@json_option
+def describe(directory: str, topic: str, as_json: bool) -> None:
+    """Show the settings of a topic, and where each of its partitions begins and ends."""
+    with reading(directory) as log:
+        found = log.topic(topic)
+        config, rows = found.config.overrides(), [_partition(one) for one in enumerate(found.partitions)]
+    if as_json:
+        print_json({"topic": topic, "config": config, "partitions": rows})
+        return
+    click.echo(f"topic {topic}: {_count(len(rows))}")
+    for name, value in config.items():
+        click.echo(f"  {name} = {value}")
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def _partition(numbered: tuple[int, Any]) -> dict[str, Any]:
+    number, partition = numbered
+    return {
+        "partition": number,
+        "start_offset": partition.start_offset,
+        "next_offset": partition.next_offset,
+        "high_watermark": partition.high_watermark,
+        "durable_offset": partition.durable_offset,
+        "segments": len(partition.segments),
+        "bytes": partition.size_bytes,
+    }
+
+
+@topics.command(
+    epilog=example(
+        "commitlog topics alter data orders --config retention.ms=3600000",
+        "commitlog topics alter data orders --delete-config retention.ms",
+    )
+)
+@directory_argument
+@topic_argument
+@config_option
+@click.option("--delete-config", "-d", "defaults", multiple=True, metavar="NAME", help="Back to the default.")
+@shared_option
+@json_option
+def alter(
+    directory: str,
+    topic: str,
+    settings: list[tuple[str, str]],
+    defaults: list[str],
+    shared: bool,
+    as_json: bool,
+) -> None:
+    """Change settings of a topic."""
+    changes: dict[str, Any] = dict(settings)
+    if not changes and not defaults:
+        raise click.UsageError("say what to change, with --config NAME=VALUE or --delete-config NAME")
+    known = TopicConfig()
+    for name in defaults:  # a name that does not exist, alter_config() refuses
+        changes[name] = getattr(known, name.replace(".", "_"), None)
+    with writing(directory, shared=shared) as log:
+        found = log.topic(topic)
+        found.alter_config(**changes)
+        config = found.config.overrides()
+    if as_json:
+        print_json({"topic": topic, "config": config})
+    else:
+        click.echo(f"topic {topic!r} has now " + (_listed(config) or "all defaults"))
+
+
+def _listed(config: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in config.items())
+
+
+@topics.command(epilog=example("commitlog topics delete data orders --yes"))
+@directory_argument
+@topic_argument
+@yes_option
+@shared_option
+@json_option
+def delete(directory: str, topic: str, yes: bool, shared: bool, as_json: bool) -> None:
+    """Delete a topic, with all its records and what groups have committed for it."""
+    with writing(directory, shared=shared) as log:
+        log.topic(topic)
+        if not yes:
+            ask(f"delete topic {topic!r} and all its records?")
+        log.delete_topic(topic)
+    if as_json:
+        print_json({"topic": topic, "deleted": True})
+    else:
+        click.echo(f"deleted topic {topic!r}")
+
+
+@topics.command(epilog=example("commitlog topics add-partitions data orders 8"))
+@directory_argument
+@topic_argument
+@click.argument("count", type=click.IntRange(1))
+@shared_option
+@json_option
+def add_partitions(directory: str, topic: str, count: int, shared: bool, as_json: bool) -> None:
+    """Grow a topic to COUNT partitions in all. Keys hash over the new number from then on."""
+    with writing(directory, shared=shared) as log:
+        log.topic(topic).add_partitions(count)
+    if as_json:
+        print_json({"topic": topic, "partitions": count})
+    else:
+        click.echo(f"topic {topic!r} has {_count(count)} now")

@@ -1,0 +1,84 @@
+"""The command line under test: within this process, through pipes, and on a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+import commitlog
+from commitlog.cli.app import app
+
+SOURCE = str(Path(commitlog.__file__).parents[1])
+PROGRAM = [sys.executable, "-W", "error", "-m", "commitlog"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a process that is to find commitlog."""
+    return {**os.environ, "PYTHONPATH": SOURCE, **more}
+
+
+def call(*arguments: object, stdin: bytes | str | None = None) -> Result:
+    """Run a command within this process: fast, for breadth."""
+    return CliRunner().invoke(app, [str(one) for one in arguments], input=stdin, catch_exceptions=False)
+
+
+def ok(*arguments: object, stdin: bytes | str | None = None) -> str:
+    """Run a command that must succeed; returns what it printed."""
+    result = call(*arguments, stdin=stdin)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def ok_json(*arguments: object, stdin: bytes | str | None = None) -> Any:
+    """Run a command with --json; returns the document."""
+    return json.loads(ok(*arguments, "--json", stdin=stdin))
+
+
+def piped(*arguments: object, stdin: bytes = b"", **more: str) -> subprocess.CompletedProcess[bytes]:
+    """Run `python -m commitlog` in a process of its own, between pipes."""
+    return subprocess.run(
+        [*PROGRAM, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        env=environment(**more),
+        check=False,
+        timeout=60,
+    )
+
+
+def started(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
+    """Start `python -m commitlog`, for tests that talk to it while it runs."""
+    return subprocess.Popen([*PROGRAM, *map(str, arguments)], env=environment(), **more)
+
+
+def on_terminal(*arguments: object, typed: bytes = b"") -> tuple[int, str]:
+    """Run `python -m commitlog` on a terminal of its own; returns the exit code and what the screen got."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(PROGRAM[0], [*PROGRAM, *map(str, arguments)], environment(TERM="xterm-256color"))
+    if typed:
+        os.write(terminal, typed)
+    seen = b"".join(_until_closed(terminal))
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), seen.decode()
+
+
+def _until_closed(terminal: int) -> Sequence[bytes]:
+    pieces = []
+    while True:
+        try:
+            piece = os.read(terminal, 1 << 16)
+        except OSError:  # EIO: the other side is gone
+            return pieces
+        if not piece:
+            return pieces
+        pieces.append(piece)
