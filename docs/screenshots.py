@@ -48,7 +48,9 @@ def fill(log: commitlog.CommitLog, dice: random.Random) -> None:
             headers = [(("trace", b"%016x" % dice.getrandbits(64)), ("source", b"web"))] * 250
             partition.append_many(values[part], keys=keys[part], timestamps=times[part], headers=headers)
     orders.partition(2).trim_before(1500)
-    users = log.create_topic("users", 2, {"cleanup_policy": "compact", "segment_bytes": 40_000})
+    users = log.create_topic(
+        "users", 2, {"cleanup_policy": "compact", "segment_bytes": 20_000, "min_cleanable_dirty_ratio": 1.0}
+    )
     for number in range(6000):
         value = None if dice.random() < 0.1 else json.dumps({"visits": number}).encode()
         users.append(value, key=b"user-%d" % dice.randint(0, 1500))

@@ -74,12 +74,15 @@ LAYERS = [
     "spark.task", "spark.from_rows", "spark.sink", "spark.progress", "spark.dividing", "spark.jobs",
     "spark.java", "spark",
     "cli.options", "cli.output", "cli.progress", "cli.opening", "cli.topics", "cli.json_records", "cli.lines",
-    "cli.feeding", "cli.produce", "cli.app", "cli",
+    "cli.feeding", "cli.produce",
+    "ui", "ui.bars", "ui.contents", "ui.guard", "ui.rates", "ui.asking", "ui.changes_api", "ui.groups_api",
+    "ui.scanning", "ui.records_api", "ui.tail_api", "ui.topics_api", "ui.app", "ui.server",
+    "cli.ui", "cli.app", "cli",
     "__main__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "batches.arrow"
-EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "click", "lz4", "cramjam", "kazoo"]
+EXTRAS = ["pyarrow", "pandas", "pyspark", "rich", "click", "lz4", "cramjam", "kazoo", "starlette", "uvicorn"]
 
 # What durability rests on is asked of the file system in files.py only, where tests put a disk that lies.
 ONLY_IN_FILES = {

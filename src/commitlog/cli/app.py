@@ -13,6 +13,7 @@ import click
 import commitlog
 from commitlog.cli.produce import produce
 from commitlog.cli.topics import topics
+from commitlog.cli.ui import ui
 from commitlog.errors import CommitLogError, ConfigError, InvalidTopicError
 
 INTERRUPTED, TERMINATED, PIPE_CLOSED = (
@@ -20,7 +21,7 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
 )
 
 # To add a command: write it in a module of this folder, as in topics.py, and name it here.
-COMMANDS = (topics, produce)
+COMMANDS = (topics, produce, ui)
 
 
 class App(click.Group):

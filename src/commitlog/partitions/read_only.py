@@ -49,7 +49,7 @@ class ReadOnlyPartition(PartitionReader):
         self._lock = threading.RLock()
         self._page: StatePage | None = None
         self._known: Layout | None = None
-        # start, next, durable, high watermark and clean where there is no writer to follow; what the page told
+        # start, next, durable, high watermark, clean: where there is no writer to follow; what the page told
         self._settled: tuple[int, int, int, int, int] | None = None
         self._settled_at: tuple[int, int] | None = None
 
@@ -203,7 +203,8 @@ class ReadOnlyPartition(PartitionReader):
         if settled is None:  # another thread has just found a writer to follow
             assert page is not None
             settled = (
-                page.start_offset, page.next_offset, page.durable_offset, page.high_watermark, page.clean_offset
+                page.start_offset, page.next_offset, page.durable_offset,
+                page.high_watermark, page.clean_offset,
             )  # fmt: skip
         return settled[number]
 

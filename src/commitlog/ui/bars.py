@@ -121,7 +121,7 @@ def _latest(segment: Segment) -> int:
 
 
 def dirty_ratio(found: Sequence[Bar]) -> float | None:
-    """Return the part of the bytes below the active segment that compaction has not seen, if it looks at all."""
+    """Return how much of what lies below the active segment is dirty; None where nothing is compacted."""
     below = [one for one in found if one.state != "active"]
     if not any(one.state in ("dirty", "compacted") for one in below):
         return None

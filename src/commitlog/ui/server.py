@@ -73,6 +73,7 @@ def _bind(port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((_HOST, port))
+        listening.listen()  # a browser that comes before the server does waits
     except OSError:
         listening.close()
         raise

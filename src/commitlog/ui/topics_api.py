@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog import __version__
+import commitlog
 from commitlog.topics.topic import Topic
 from commitlog.ui import bars
 from commitlog.ui.asking import Ui, limit, number, partition_of, ui_of
@@ -19,7 +19,7 @@ _BARS_OF_A_PAGE = 400
 def about(request: Request) -> JSONResponse:
     """Tell which log this is."""
     ui = ui_of(request)
-    return JSONResponse({"path": ui.log.path, "writable": ui.writable, "version": __version__})
+    return JSONResponse({"path": ui.log.path, "writable": ui.writable, "version": commitlog.__version__})
 
 
 def topics(request: Request) -> JSONResponse:

@@ -37,4 +37,7 @@ export function utc(timestamp) {
   return Number.isNaN(date.getTime()) ? `${timestamp} ms` : `${date.toISOString()} (${timestamp} ms)`;
 }
 
+// Of a compacted topic only the offsets are counted: how many records are left is not known without reading.
+export const upTo = (topic) => (topic.cleanup_policy.includes("compact") ? "≤ " : "");
+
 export const range = (start, end) => `[${count(start)}, ${count(end)})`;

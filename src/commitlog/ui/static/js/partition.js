@@ -41,7 +41,8 @@ class Facts {
 
   draw(facts) {
     const pairs = facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", { class: name.startsWith("File") ? "mono" : "" }, value)));
-    replace(this.element, pairs, h("div", {}, h("dt", {}, "\u00a0"), h("dd", {}, h("button", { class: "plain", onclick: () => this.show(this.bar) }, "Show its records"))));
+    const show = h("button", { onclick: () => this.show(this.bar) }, "Show its records");
+    replace(this.element, pairs, h("div", { class: "end" }, show));
   }
 }
 

@@ -1,41 +1,35 @@
 // The last minutes of a rate as a small line; where something was removed there is a gap.
 
-import { svg } from "./dom.js";
-import { h } from "./dom.js";
+import { h, svg } from "./dom.js";
 
-const LOOKS = 60;
+const LEAST_LOOKS = 20; // the width stands for so many at least, and for all there are
+const WIDTH = 84;
+const HEIGHT = 20;
 
-export function sparkline(values, width = 84, height = 20) {
-  const known = values.filter((value) => value !== null);
-  const most = Math.max(...known, 0);
-  const quiet = most === 0;
-  const step = width / (LOOKS - 1);
-  const x = (index) => width - (values.length - 1 - index) * step;
-  const y = (value) => height - 1 - (quiet ? 0 : (value / most) * (height - 3));
-  let line = "";
-  let under = "";
-  let start = null;
+// Runs of values that are known: [[index, value], ...]
+function runs(values) {
+  const found = [[]];
   values.forEach((value, index) => {
-    const at = `${x(index).toFixed(1)},${value === null ? 0 : y(value).toFixed(1)}`;
-    if (value !== null) line += `${start === null ? "M" : "L"}${at}`;
-    if (value !== null && start === null) {
-      start = index;
-      under += `M${x(index).toFixed(1)},${height}`;
-    }
-    if (value !== null) under += `L${at}`;
-    const ends = start !== null && (value === null || index === values.length - 1);
-    if (ends) {
-      under += `L${x(value === null ? index - 1 : index).toFixed(1)},${height}Z`;
-      start = null;
-    }
+    if (value === null) found.push([]);
+    else found[found.length - 1].push([index, value]);
   });
-  const drawing = quiet || known.length < 2 ? [svg("path", { d: `M0,${height - 1}H${width}` })] : [svg("path", { class: "under", d: under }), svg("path", { d: line })];
-  return svg("svg", { class: quiet || known.length < 2 ? "spark quiet" : "spark", width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, drawing);
+  return found.filter((run) => run.length);
 }
 
-export const latest = (values) => (values.length ? values[values.length - 1] : null);
+function sparkline(values) {
+  const most = Math.max(...values, 0);
+  const step = WIDTH / (Math.max(values.length, LEAST_LOOKS) - 1);
+  const x = (index) => (WIDTH - (values.length - 1 - index) * step).toFixed(1);
+  const y = (value) => (HEIGHT - 1 - (value / most) * (HEIGHT - 3)).toFixed(1);
+  const quiet = most === 0 || values.length < 2;
+  const lines = quiet ? [] : runs(values).map((run) => run.map(([index, value]) => `${x(index)},${y(value)}`).join("L"));
+  const areas = quiet ? [] : runs(values).map((run, number) => `M${x(run[0][0])},${HEIGHT}L${lines[number]}L${x(run[run.length - 1][0])},${HEIGHT}Z`);
+  const drawing = quiet ? [svg("path", { d: `M0,${HEIGHT - 1}H${WIDTH}` })] : [svg("path", { class: "under", d: areas.join("") }), svg("path", { d: lines.map((line) => `M${line}`).join("") })];
+  const attributes = { class: quiet ? "spark quiet" : "spark", width: WIDTH, height: HEIGHT, viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" };
+  return svg("svg", attributes, drawing);
+}
 
-// A cell with the latest rate and its line.
+// The latest rate, and its line.
 export class RateView {
   constructor(format) {
     this.format = format;
@@ -44,8 +38,8 @@ export class RateView {
   }
 
   update(values) {
-    const now = latest(values);
-    this.text.textContent = now === null || now === undefined ? "–" : this.format(now);
+    const now = values.length ? values[values.length - 1] : null;
+    this.text.textContent = now === null ? "–" : this.format(now);
     this.line?.remove();
     this.line = sparkline(values);
     this.element.append(this.line);

@@ -7,6 +7,18 @@ import { recordView } from "./record.js";
 
 const MOST_SHOWN = 500;
 
+// The records of several partitions by their time, without changing the order within a partition.
+function inOrder(partitions) {
+  const queues = partitions.map((one) => ({ partition: one.partition, records: [...one.records] })).filter((one) => one.records.length);
+  const merged = [];
+  while (queues.length) {
+    const first = queues.reduce((one, other) => (other.records[0].timestamp < one.records[0].timestamp ? other : one));
+    merged.push([first.partition, first.records.shift()]);
+    if (!first.records.length) queues.splice(queues.indexOf(first), 1);
+  }
+  return merged;
+}
+
 export function tailView({ parts: [topic, number] }) {
   const name = number === undefined ? topic : `${topic}-${number}`;
   const list = h("div", { class: "live", tabindex: "0", role: "log", "aria-label": "New records", "aria-live": "off" });
@@ -37,18 +49,20 @@ export function tailView({ parts: [topic, number] }) {
 
   function show(news) {
     if (list.querySelector(".empty")) replace(list);
-    if (news.skipped) list.prepend(h("div", { class: "gap" }, `${plural(news.skipped, "record")} of partition ${news.partition} came too fast to be shown`));
-    for (const record of news.records) list.prepend(recordView(topic, news.partition, record, { tailed: true }));
+    if (news.skipped) list.prepend(h("div", { class: "gap" }, `${plural(news.skipped, "record")} came too fast to be shown`));
+    for (const [partition, record] of news.records) list.prepend(recordView(topic, partition, record, { tailed: true }));
     while (list.childElementCount > MOST_SHOWN) list.lastElementChild.remove();
   }
 
-  function arrived(news) {
+  function arrived(partitions) {
+    const news = { records: inOrder(partitions), skipped: partitions.reduce((sum, one) => sum + one.skipped, 0) };
     seen += news.records.length + news.skipped;
     if (!paused) return show(news);
     held.push(news);
-    while (held.length > MOST_SHOWN) {
-      const [first, second] = held.splice(0, 2);
-      held.unshift({ ...second, partition: second.partition, skipped: second.skipped + first.skipped + first.records.length });
+    const count = held.reduce((sum, one) => sum + one.records.length, 0);
+    if (count > MOST_SHOWN && held.length > 1) {
+      const gone = held.shift();
+      held[0].skipped += gone.skipped + gone.records.length;
     }
   }
 
@@ -59,7 +73,7 @@ export function tailView({ parts: [topic, number] }) {
   };
   source.addEventListener("ready", (event) => connected(true, `live, ${plural(JSON.parse(event.data).partitions, "partition")}`));
   source.addEventListener("records", (event) => {
-    for (const news of JSON.parse(event.data).partitions) arrived(news);
+    arrived(JSON.parse(event.data).partitions);
     tell();
   });
   source.addEventListener("problem", (event) => {

@@ -3,7 +3,7 @@
 import { appendDialog } from "./actions.js";
 import { get } from "./api.js";
 import { h, Keyed, replace, setText, table } from "./dom.js";
-import { byteRate, bytes, count, rate, short } from "./format.js";
+import { byteRate, bytes, count, rate, short, upTo } from "./format.js";
 import { pager } from "./pages.js";
 import { RateView } from "./sparkline.js";
 import { Stats } from "./stats.js";
@@ -52,7 +52,7 @@ export function topicView({ parts: [name], query, go, about }) {
       const found = await get(["topics", name], { from: query.from }, signal);
       records.update(found.rates.records);
       written.update(found.rates.bytes);
-      stats.update({ Records: short(found.records), Size: bytes(found.bytes), Partitions: count(found.partitions), Segments: count(found.segments), "Records/s": records.element, "Bytes/s": written.element });
+      stats.update({ Records: upTo(found) + short(found.records), Size: bytes(found.bytes), Partitions: count(found.partitions), Segments: count(found.segments), "Records/s": records.element, "Bytes/s": written.element });
       const chosen = { cleanup_policy: found.cleanup_policy, ...found.config };
       replace(settings, Object.entries(chosen).map(([setting, value]) => h("span", { class: "chip mono" }, `${setting} = ${value}`)));
       const largest = Math.max(...found.listed.map((one) => one.bytes), 1);

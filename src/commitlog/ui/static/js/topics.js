@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { empty, h, Keyed, setText, table } from "./dom.js";
-import { byteRate, bytes, count, plural, rate, short } from "./format.js";
+import { byteRate, bytes, count, plural, rate, short, upTo } from "./format.js";
 import { pager, search } from "./pages.js";
 import { RateView } from "./sparkline.js";
 
@@ -29,8 +29,8 @@ function row(topic) {
     element,
     update(now) {
       setText(cells.partitions, count(now.partitions));
-      setText(cells.records, short(now.records));
-      cells.records.title = count(now.records);
+      setText(cells.records, upTo(now) + short(now.records));
+      cells.records.title = upTo(now) + count(now.records);
       setText(cells.segments, count(now.segments));
       setText(size, bytes(now.bytes));
       share.style.width = `${(100 * now.bytes) / (now.largest || 1)}%`;
