@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from commitlog.errors import ReadOnlyError
 from commitlog.record import Header
 from commitlog.ui.asking import BadRequestError, Ui, body_of, checked, partition_of, ui_of
 
@@ -23,7 +23,9 @@ def changing(change: Change) -> Callable[[Request], Awaitable[JSONResponse]]:
     async def endpoint(request: Request) -> JSONResponse:
         ui = ui_of(request)
         if not ui.writable:
-            raise ReadOnlyError(ui.log.path)
+            raise HTTPException(
+                403, "this page only looks; with commitlog ui --writable it may change the log"
+            )
         body = await body_of(request)
         return JSONResponse(await run_in_threadpool(change, ui, request, body))
 

@@ -31,9 +31,9 @@ export class Browser {
       order: h("select", { name: "order" }, option("newest", "Newest first", query.order), option("oldest", "Oldest first", query.order)),
       from: h("input", { name: "from", inputmode: "numeric", pattern: "[0-9]*", placeholder: "any", value: query.from ?? "" }),
       time: h("input", { name: "time", type: "datetime-local", step: "0.001", value: localTime(query.time) }),
-      key: h("input", { name: "key", placeholder: "exactly", value: query.key ?? "" }),
+      key: h("input", { name: "key", "aria-label": "Key", placeholder: "exactly", value: query.key ?? "" }),
       key_format: h("select", { name: "key_format", "aria-label": "Key is given as" }, option("text", "text", query.key_format), option("hex", "hex", query.key_format)),
-      contains: h("input", { name: "contains", placeholder: "text anywhere in it", value: query.contains ?? "" }),
+      contains: h("input", { name: "part", placeholder: "text anywhere in it", value: query.contains ?? "" }),
     };
     const { order, from, time, key, key_format, contains } = this.fields;
     return h(

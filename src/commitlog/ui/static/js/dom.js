@@ -22,7 +22,7 @@ export function svg(tag, attributes, ...children) {
 }
 
 function fill(element, ...children) {
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
     element.append(child instanceof Node ? child : document.createTextNode(String(child)));
   }

@@ -6,6 +6,7 @@ import { visible } from "./text.js";
 const TOKEN = /[ \t\r\n]*(?:("(?:[^"\\]|\\.)*")|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(true|false|null)|([{}[\],:]))/y;
 const MOST_TOKENS = 20000;
 const MOST_DEPTH = 100;
+const ALL_OPEN = 400; // tokens of a tree that is shown in full
 const OPEN_CHILDREN = 60;
 
 class TooLarge extends Error {}
@@ -26,23 +27,22 @@ function tokens(text) {
 export function jsonView(text) {
   try {
     const reader = { tokens: tokens(text), at: 0 };
-    return h("div", { class: "content json" }, value(reader, null, 0, true));
+    return h("div", { class: "content json" }, value(reader, null, 0));
   } catch (problem) {
     if (problem instanceof TooLarge) return null;
     throw problem;
   }
 }
 
-function value(reader, name, depth, last) {
+function value(reader, name, depth) {
   if (depth > MOST_DEPTH) throw new TooLarge();
   const token = reader.tokens[reader.at++];
-  const comma = last ? null : mark(",");
-  if (token.kind === "{") return nested(reader, name, depth, comma, "}");
-  if (token.kind === "[") return nested(reader, name, depth, comma, "]");
-  return h("div", {}, named(name), h("span", { class: token.kind }, visible(token.text)), comma);
+  if (token.kind === "{") return nested(reader, name, depth, "}");
+  if (token.kind === "[") return nested(reader, name, depth, "]");
+  return h("div", {}, named(name), h("span", { class: token.kind }, visible(token.text)));
 }
 
-function nested(reader, name, depth, comma, close) {
+function nested(reader, name, depth, close) {
   const children = [];
   const open = reader.tokens[reader.at - 1].text;
   while (reader.tokens[reader.at].kind !== close) {
@@ -51,24 +51,23 @@ function nested(reader, name, depth, comma, close) {
       inner = reader.tokens[reader.at].text;
       reader.at += 2; // the name and its colon
     }
-    const place = reader.at;
-    const child = value(reader, inner, depth + 1, true);
-    const more = reader.tokens[reader.at].kind === ",";
-    if (more) reader.at += 1;
-    children.push(more ? withComma(child, place) : child);
+    const child = value(reader, inner, depth + 1);
+    if (reader.tokens[reader.at].kind === ",") {
+      reader.at += 1;
+      addComma(child);
+    }
+    children.push(child);
   }
   reader.at += 1;
-  if (!children.length) return h("div", {}, named(name), mark(open + close), comma);
+  if (!children.length) return h("div", {}, named(name), mark(open + close));
   const counted = `${children.length} ${close === "}" ? "field" : "item"}${children.length === 1 ? "" : "s"}`;
   const summary = h("summary", {}, named(name), mark(open), h("span", { class: "count" }, ` ${counted} `, mark(close)));
-  const shown = depth < 2 && children.length <= OPEN_CHILDREN;
-  return h("details", { open: shown }, summary, h("div", { class: "inside" }, children), h("div", {}, mark(close), comma));
+  const shown = reader.tokens.length <= ALL_OPEN || (depth < 2 && children.length <= OPEN_CHILDREN);
+  return h("details", { open: shown }, summary, h("div", { class: "inside" }, children), h("div", {}, mark(close)));
 }
 
-function withComma(child) {
-  const end = child.tagName === "DETAILS" ? child.lastElementChild : child;
-  end.append(mark(","));
-  return child;
+function addComma(child) {
+  (child.tagName === "DETAILS" ? child.lastElementChild : child).append(mark(","));
 }
 
 const mark = (text) => h("span", { class: "mark" }, text);
