@@ -4,10 +4,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from helpers import fill, flip, tree
+from helpers import fill, flip, names, tree, wait_until
 
 import commitlog
 from commitlog import CommitLog, TopicPartition
+from commitlog.ui import server
 
 from .client import Client, served
 
@@ -190,6 +191,27 @@ def test_looking_writes_nothing_into_the_log(log_path: Path) -> None:
         ):
             client.get(path)
     assert tree(log_path) == before
+
+
+def test_a_page_that_nobody_looks_at_keeps_no_removed_files(
+    log: CommitLog, log_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed() -> list[str]:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return [line for line in maps if str(log_path) in line and line.endswith("(deleted)")]
+
+    monkeypatch.setattr(server, "_RELEASE_SECONDS", 0.01)
+    partition = log.create_topic("t", config={"file_delete_delay_ms": 0}).partition(0)
+    with commitlog.open(log_path, mode="r") as reader, served(reader) as client:
+        partition.append(b"x" * 500_000)
+        partition.roll()
+        client.get("topics/t/partitions/0/records")
+        partition.append(b"y")
+        partition.trim_before(1)
+        wait_until(
+            lambda: not any(name.startswith("00000000000000000000.") for name in names(partition.path))
+        )
+        wait_until(lambda: not removed())
 
 
 def test_the_page_sees_a_log_that_is_written_meanwhile(client: Client, log: CommitLog) -> None:

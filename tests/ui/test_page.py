@@ -129,7 +129,7 @@ def test_a_record_is_shown_as_what_it_is(page: Page, client: Client, log: Commit
     topic.append(bytes(range(256)), key=b"\xff\x00", headers=(("h", b"\x01"), ("n", None), ("e", b"")))
     topic.append(None, key=b"gone")
     topic.append(b"", key=None)
-    topic.append("plain ‮txet‬ text".encode())
+    topic.append("plain \u202etxet\u202c text".encode())
     show(page, client, "#/t/kinds/0?order=oldest")
     page.wait_for_selector(".record")
     records = page.locator(".record")

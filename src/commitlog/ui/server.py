@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 import uvicorn
 
 import commitlog
+from commitlog.background import Task
 from commitlog.log import CommitLog
 from commitlog.ui.app import make_app
 from commitlog.ui.asking import Ui
@@ -17,6 +18,7 @@ from commitlog.ui.guard import Guard
 from commitlog.ui.rates import Rates
 
 _HOST = "127.0.0.1"
+_RELEASE_SECONDS = 10.0
 
 
 @contextmanager
@@ -34,6 +36,7 @@ class Server:
     """The page of one log. `url` has the token in it; whoever knows it may look."""
 
     def __init__(self, log: CommitLog, *, port: int = 0, writable: bool = False) -> None:
+        self._log = log
         self._socket = _bind(port)
         self._token = secrets.token_urlsafe(24)
         address = f"{_HOST}:{self._socket.getsockname()[1]}"
@@ -59,9 +62,18 @@ class Server:
 
     def run(self) -> None:
         """Serve until Ctrl-C, SIGTERM or stop()."""
-        # uvicorn ends in order, then raises the signal again
-        with self._socket, suppress(KeyboardInterrupt):
-            self._server.run(sockets=[self._socket])
+        release = Task("ui", self._release)
+        release.start()
+        try:
+            # uvicorn ends in order, then raises the signal again
+            with self._socket, suppress(KeyboardInterrupt):
+                self._server.run(sockets=[self._socket])
+        finally:
+            release.stop()
+
+    def _release(self) -> float:
+        self._log.release_removed()  # a page may stay open for days, and nobody look at it
+        return _RELEASE_SECONDS
 
     def stop(self) -> None:
         """Let run() end."""
