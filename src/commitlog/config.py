@@ -177,6 +177,7 @@ class LogConfig(Config):
 
     cleaner_backoff_ms: int = between(15_000, 1)
     cleaner_dedupe_buffer_bytes: int = between(128 * MIB, 1)
+    cleaner_enable: bool = field(default=True, metadata={"type": bool})
     cleaner_io_max_bytes_per_second: int = between(-1, 1, unlimited=True)
     max_open_segments: int = between(64, 1, 1 << 20)
     recovery_mode: RecoveryMode = one_of("cut", "cut", "absolute", "salvage")

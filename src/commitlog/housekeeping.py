@@ -43,7 +43,8 @@ class Housekeeper:
         self._retained_at = time.monotonic()
         self._started = self._stopping = False
         self._flusher = Task("flusher", self.sync_due)
-        self._tasks = (self._flusher, Task("retention", self.tidy), Task("cleaner", self.clean))
+        cleaner = (Task("cleaner", self.clean),) if config.cleaner_enable else ()
+        self._tasks = (self._flusher, Task("retention", self.tidy), *cleaner)
 
     def start(self) -> None:
         """Start the threads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.rig import call, ok, ok_json
+from cli.rig import call, ok, ok_json
 
 import commitlog
 

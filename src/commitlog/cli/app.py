@@ -11,9 +11,16 @@ from typing import Any, NoReturn
 import click
 
 import commitlog
+from commitlog.cli.checking import repair, verify
+from commitlog.cli.completion import completion
+from commitlog.cli.consume import consume
+from commitlog.cli.dump import dump
+from commitlog.cli.groups import groups
 from commitlog.cli.produce import produce
+from commitlog.cli.stats import stats
 from commitlog.cli.topics import topics
 from commitlog.cli.ui import ui
+from commitlog.cli.upkeep import compact, roll, trim
 from commitlog.errors import CommitLogError, ConfigError, InvalidTopicError
 
 INTERRUPTED, TERMINATED, PIPE_CLOSED = (
@@ -21,7 +28,9 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
 )
 
 # To add a command: write it in a module of this folder, as in topics.py, and name it here.
-COMMANDS = (topics, produce, ui)
+COMMANDS = (
+    topics, produce, consume, groups, stats, dump, verify, repair, compact, trim, roll, ui, completion,
+)  # fmt: skip
 
 
 class App(click.Group):
@@ -45,6 +54,7 @@ class App(click.Group):
 def _end_interrupted(error: BaseException) -> NoReturn:
     """End after Ctrl-C; a question that nobody is there to answer is a failure instead."""
     if isinstance(error, click.Abort) and not isinstance(error.__context__, KeyboardInterrupt):
+        click.echo(err=True)  # behind the question
         raise click.ClickException("nobody answered; say --yes to go on without being asked") from None
     raise click.exceptions.Exit(INTERRUPTED) from None
 

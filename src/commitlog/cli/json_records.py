@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from commitlog.cli.options import timestamp
+from commitlog.cli.options import parse_time
 from commitlog.errors import InvalidRecordError
 from commitlog.record import Header
 
@@ -90,7 +90,7 @@ def _time_of(given: Any) -> int | None:
     if given is None or (isinstance(given, int) and not isinstance(given, bool)):
         return given
     if isinstance(given, str):
-        return timestamp(given)
+        return parse_time(given)
     raise ValueError("timestamp must be milliseconds since the epoch, or a time such as 2026-01-31T12:00")
 
 

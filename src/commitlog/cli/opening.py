@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import commitlog
 from commitlog.cli.progress import progress_bar
+from commitlog.config import LogConfig
 from commitlog.log import CommitLog
 
 _CHECKING = "checking what may be torn"
@@ -20,11 +21,13 @@ def reading(directory: str) -> Iterator[CommitLog]:
 
 
 @contextmanager
-def writing(directory: str, *, shared: bool = False, create: bool = False) -> Iterator[CommitLog]:
+def writing(
+    directory: str, *, shared: bool = False, create: bool = False, config: LogConfig | None = None
+) -> Iterator[CommitLog]:
     """Open a log to change it; NotALogError if there is none, unless it may be created."""
     if not create:
         commitlog.open(directory, mode="r").close()
     with progress_bar(_CHECKING) as progress:
-        log = commitlog.open(directory, shared=shared, progress=progress)
+        log = commitlog.open(directory, config=config, shared=shared, progress=progress)
     with log:
         yield log

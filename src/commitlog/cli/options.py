@@ -33,17 +33,23 @@ def complete_group(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return _completed(ctx, incomplete, "groups")
 
 
-def timestamp(text: str) -> int:
-    """Read a time: ISO 8601 (UTC if it names no zone), or milliseconds since the epoch, which it returns."""
+def parse_time(text: str) -> int:
+    """Read a time, ISO 8601 (UTC if it names no zone) or milliseconds; ValueError if it is neither."""
     if text.isdecimal():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither a time such as 2026-01-31T12:00 nor milliseconds"
-        ) from None
+        raise ValueError(f"{text!r} is neither a time such as 2026-01-31T12:00 nor milliseconds") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def timestamp(text: str) -> int:
+    """Do the same for an option."""
+    try:
+        return parse_time(text)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem)) from None
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -58,6 +64,9 @@ directory_argument = click.argument(
     "directory", metavar="DIR", type=click.Path(file_okay=False), is_eager=True
 )
 topic_argument = click.argument("topic", metavar="TOPIC", shell_complete=complete_topic)
+optional_topic_argument = click.argument(
+    "topic", metavar="[TOPIC]", required=False, shell_complete=complete_topic
+)
 group_argument = click.argument("group", metavar="GROUP", shell_complete=complete_group)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 shared_option = click.option(

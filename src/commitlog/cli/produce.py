@@ -84,9 +84,7 @@ def produce(
         try:
             _append_all(feed, files or [sys.stdin.buffer], log.topic(topic).config.max_message_bytes, form)
         except CommitLogError as error:
-            raise click.ClickException(
-                f"{error} ({counted(feed.records, 'record')} before that are appended)"
-            ) from error
+            raise click.ClickException(f"{error} (records appended before that: {feed.records})") from error
     if as_json:
         spans = {str(number): [span.start, span.stop] for number, span in sorted(feed.offsets.items())}
         print_json({"topic": topic, "records": feed.records, "offsets": spans})

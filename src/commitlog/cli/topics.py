@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
 
+from commitlog.cli.figures import figures, record_count
 from commitlog.cli.opening import reading, writing
 from commitlog.cli.options import (
     directory_argument,
@@ -52,8 +54,7 @@ def _summary(topic: Topic) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "partitions": len(topic.partitions),
-        # as Kafka's tools count: compaction may have removed some
-        "records": sum(one.high_watermark - one.start_offset for one in topic.partitions),
+        "records": sum(record_count(one, topic.config) for one in topic.partitions),
         "bytes": sum(one.size_bytes for one in topic.partitions),
         "cleanup_policy": topic.config.cleanup_policy,
     }
@@ -95,7 +96,10 @@ def describe(directory: str, topic: str, as_json: bool) -> None:
     """Show the settings of a topic, and where each of its partitions begins and ends."""
     with reading(directory) as log:
         found = log.topic(topic)
-        config, rows = found.config.overrides(), [_partition(one) for one in enumerate(found.partitions)]
+        config, rows = (
+            found.config.overrides(),
+            [asdict(figures(number, one)) for number, one in enumerate(found.partitions)],
+        )
     if as_json:
         print_json({"topic": topic, "config": config, "partitions": rows})
         return
@@ -103,19 +107,6 @@ def describe(directory: str, topic: str, as_json: bool) -> None:
     for name, value in config.items():
         click.echo(f"  {name} = {value}")
     print_table(list(rows[0]), [list(row.values()) for row in rows])
-
-
-def _partition(numbered: tuple[int, Any]) -> dict[str, Any]:
-    number, partition = numbered
-    return {
-        "partition": number,
-        "start_offset": partition.start_offset,
-        "next_offset": partition.next_offset,
-        "high_watermark": partition.high_watermark,
-        "durable_offset": partition.durable_offset,
-        "segments": len(partition.segments),
-        "bytes": partition.size_bytes,
-    }
 
 
 @topics.command(

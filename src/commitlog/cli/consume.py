@@ -1,0 +1,101 @@
+"""`commitlog consume`: print records, from anywhere, as they come, or as a member of a group."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from commitlog.cli.consuming import Printer, Start, print_alone, print_in_group
+from commitlog.cli.formats import Form, RecordFormat
+from commitlog.cli.opening import reading
+from commitlog.cli.options import (
+    complete_group,
+    directory_argument,
+    example,
+    partition_option,
+    timestamp,
+    topic_argument,
+)
+
+
+def start_from(text: str) -> Start:
+    """Read where to begin: beginning, end, an offset, a time, or @ and milliseconds."""
+    if text in ("beginning", "end"):
+        return Start(end=text == "end")
+    if text.isdecimal():
+        return Start(offset=int(text))
+    return Start(timestamp=timestamp(text.removeprefix("@")))
+
+
+@click.command(
+    epilog=example(
+        "commitlog consume data orders --last 10 --keys",
+        "commitlog consume data orders --from 2026-01-31T12:00 --json",
+        "commitlog consume data orders --group billing --follow",
+    )
+)
+@directory_argument
+@topic_argument
+@click.option(
+    "--from", "start", type=start_from, metavar="WHERE",
+    help="beginning (the default), end, an offset, a time such as 2026-01-31T12:00 (UTC), or @ and "
+    "milliseconds. With --group, beginning or end, for partitions of which nothing is committed.",
+)  # fmt: skip
+@click.option("--last", type=click.IntRange(0), metavar="N", help="The last N offsets of each partition.")
+@click.option("--max", "limit", type=click.IntRange(0), metavar="N", help="End after N records.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what is appended later, until Ctrl-C.")
+@click.option(
+    "--group", "-g", metavar="GROUP", shell_complete=complete_group,
+    help="Read as a member of a consumer group; what was printed is committed.",
+)  # fmt: skip
+@partition_option
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json", "hex", "raw"]), default="text", show_default=True,
+    help="Values as lines, records as JSON lines, bytes as hex, or values one right after another.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--partitions", is_flag=True, help="Print partitions, too.")
+@click.option("--offsets", is_flag=True, help="Print offsets, too.")
+@click.option("--timestamps", is_flag=True, help="Print timestamps, too, in UTC.")
+@click.option("--headers", is_flag=True, help="Print headers, too.")
+@click.option("--keys", is_flag=True, help="Print keys, too.")
+@click.option("--separator", default="\t", metavar="TEXT", help="What stands between them; else a tab.")
+def consume(
+    directory: str,
+    topic: str,
+    start: Start | None,
+    last: int | None,
+    limit: int | None,
+    follow: bool,
+    group: str | None,
+    partition: int | None,
+    form: Form,
+    as_json: bool,
+    separator: str,
+    **columns: bool,
+) -> None:
+    """Print the records of a topic.
+
+    It ends with what was there when it began, unless it is to follow. Order holds within a partition.
+    """
+    if last is not None and start is not None:
+        raise click.UsageError("--from and --last exclude each other")
+    if group is not None and (partition is not None or last is not None):
+        raise click.UsageError("with --group there is no --partition and no --last: the group decides")
+    if group is not None and start not in (None, Start(), Start(end=True)):
+        raise click.UsageError(
+            "with --group, --from is beginning or end; groups reset-offsets sets it elsewhere"
+        )
+    begin = start or Start(last=last)
+    printer = Printer(
+        RecordFormat("json" if as_json else form, separator=os.fsencode(separator), **columns), limit
+    )
+    with reading(directory) as log:
+        log.topic(topic)
+        reset = "latest" if begin.end else "earliest"
+        with log.consumer(group_id=group, enable_auto_commit=False, auto_offset_reset=reset) as consumer:
+            if group is None:
+                print_alone(log, consumer, topic, partition, begin, printer, follow=follow)
+            else:
+                print_in_group(consumer, topic, printer, follow=follow)

@@ -1,0 +1,181 @@
+"""`commitlog dump`: what stands in a file of a log, as Kafka's dump-log tool shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from commitlog.batches.batch import RecordBatch
+from commitlog.batches.format import LOG_APPEND_TIME, BatchHeader
+from commitlog.cli.json_records import bytes_field, header_objects
+from commitlog.cli.options import example, json_option
+from commitlog.cli.output import write_bytes
+from commitlog.partitions import epoch_checkpoint, state
+from commitlog.segments.index import OffsetIndex, TimeIndex
+from commitlog.segments.segment import LOG_SUFFIX, Segment
+from commitlog.upkeep.repair import Damage, sound_batches
+
+Entry = dict[str, Any]
+_FREE_TEXT = ("key", "value")
+
+
+@click.command(
+    epilog=example(
+        "commitlog dump data/orders-0/00000000000000000000.log --records",
+        "commitlog dump data/orders-0/*.index --json",
+    )
+)
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False)
+)
+@click.option("--records", is_flag=True, help="The records of each batch, too.")
+@json_option
+def dump(files: Sequence[str], records: bool, as_json: bool) -> None:
+    """Show the batches of segments, and the entries of indexes.
+
+    FILE is a .log, .index or .timeindex file, a state page or a leader-epoch-checkpoint. With --json every
+    line is an object whose `kind` is batch, record, damage, entry, state, checkpoint or epoch. The exit
+    code is 1 if there is damage.
+    """
+    damaged = False
+    for path in files:
+        if not as_json:
+            _print(f"Dumping {path}")
+        for entry in entries_of(path, records):
+            damaged = damaged or entry["kind"] == "damage"
+            _print(json.dumps({"file": path, **entry}) if as_json else _line(entry))
+    if damaged:
+        raise click.exceptions.Exit(1)
+
+
+def _print(line: str) -> None:
+    write_bytes(line.encode(errors="surrogateescape") + b"\n")
+
+
+def entries_of(path: str, records: bool) -> Iterator[Entry]:
+    """Iterate over what a file holds."""
+    name = os.path.basename(path)
+    if name == state.NAME:
+        return _state(path)
+    if name == epoch_checkpoint.NAME:
+        return _epochs(path)
+    if name[:1].isdecimal() and LOG_SUFFIX in name:
+        return _batches(path, records)
+    if name[:1].isdecimal() and name.endswith((OffsetIndex.suffix, TimeIndex.suffix)):
+        return _index(path)
+    raise click.ClickException(
+        f"{path} is no .log, .index or .timeindex, no state page and no epoch checkpoint"
+    )
+
+
+def _line(entry: Entry) -> str:
+    """Return an entry as a line of names and values; records are set off from their batch."""
+    start = {"record": "| ", "damage": "DAMAGE "}.get(entry["kind"], "")
+    return start + " ".join(
+        f"{name}: {_shown(name, value)}" for name, value in entry.items() if name != "kind"
+    )
+
+
+def _shown(name: str, value: Any) -> str:
+    quoted = not isinstance(value, str) or name in _FREE_TEXT  # so that a record stays on its line
+    return json.dumps(value, ensure_ascii=False) if quoted else value
+
+
+def _batches(path: str, records: bool) -> Iterator[Entry]:
+    segment = Segment.open(path)
+    buffer = segment.buffer() if segment.size_bytes else memoryview(b"")
+    for position, _, found in sound_batches(segment, None):
+        if isinstance(found, Damage):
+            yield {
+                "kind": "damage", "position": found.position, "end_position": found.end_position,
+                "reason": found.reason,
+            }  # fmt: skip
+            continue
+        batch = RecordBatch.decode(buffer, position, path=path)
+        yield _batch(batch, found)
+        if records:
+            yield from map(_record, batch.records())
+
+
+def _batch(batch: RecordBatch, header: BatchHeader) -> Entry:
+    last = header.base_sequence + header.record_count - 1 if header.base_sequence >= 0 else -1
+    return {
+        "kind": "batch",
+        "base_offset": header.base_offset,
+        "last_offset": header.next_offset - 1,
+        "count": header.record_count,
+        "base_sequence": header.base_sequence,
+        "last_sequence": last,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "leader_epoch": header.leader_epoch,
+        "delete_horizon": batch.delete_horizon,
+        "position": batch.position,
+        "timestamp_type": "LogAppendTime" if header.flags & LOG_APPEND_TIME else "CreateTime",
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "size": header.size,
+        "compression_type": header.compression_type,
+        "crc": f"{header.crc:08x}",
+        "valid": True,
+    }
+
+
+def _record(record: Any) -> Entry:
+    return {
+        "kind": "record",
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key_size": -1 if record.key is None else len(record.key),
+        "value_size": -1 if record.value is None else len(record.value),
+        "headers": header_objects(record.headers),
+        **bytes_field("key", record.key),
+        **bytes_field("value", record.value),
+    }
+
+
+def _index(path: str) -> Iterator[Entry]:
+    index = (TimeIndex if path.endswith(TimeIndex.suffix) else OffsetIndex).open(path)
+    for number in range(len(index)):
+        entry = index[number]
+        time = {} if entry.timestamp is None else {"timestamp": entry.timestamp}
+        yield {"kind": "entry", **time, "offset": entry.offset, "position": entry.position}
+    log = os.path.splitext(path)[0] + LOG_SUFFIX
+    if os.path.exists(log) and not Segment.open(log).confirms_all(index):
+        yield {"kind": "damage", "reason": f"the entries do not fit {os.path.basename(log)}"}
+
+
+def _state(path: str) -> Iterator[Entry]:
+    page = state.StatePage.open(os.path.dirname(path) or ".")
+    if page is None:
+        yield {"kind": "damage", "reason": "it is no state page"}
+        return
+    yield {
+        "kind": "state",
+        "start_offset": page.start_offset,
+        "next_offset": page.next_offset,
+        "high_watermark": page.high_watermark,
+        "durable_offset": page.durable_offset,
+        "clean_offset": page.clean_offset,
+        "base_offset": page.base_offset,
+        "end_position": page.end_position,
+        "generation": page.generation,
+        "truncations": page.truncations,
+    }
+    if page.checkpoint is None:
+        yield {"kind": "damage", "reason": "no checkpoint has a checksum that is right"}
+    else:
+        yield {"kind": "checkpoint", **page.checkpoint._asdict()}
+
+
+def _epochs(path: str) -> Iterator[Entry]:
+    history = epoch_checkpoint.load(os.path.dirname(path) or ".")
+    if history is None:
+        yield {"kind": "damage", "reason": "it is no leader-epoch-checkpoint, or its checksum is not right"}
+        return
+    for epoch, start_offset in history.starts:
+        yield {"kind": "epoch", "leader_epoch": epoch, "start_offset": start_offset}

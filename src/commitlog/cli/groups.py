@@ -1,0 +1,171 @@
+"""`commitlog groups`: list, describe with lag, reset-offsets, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import click
+
+from commitlog.cli.opening import reading
+from commitlog.cli.options import (
+    complete_topic,
+    directory_argument,
+    example,
+    group_argument,
+    json_option,
+    timestamp,
+    yes_option,
+)
+from commitlog.cli.output import ask, print_json, print_table
+from commitlog.clients.groups.admin import GroupDescription
+from commitlog.errors import UnknownGroupError
+from commitlog.log import CommitLog
+
+
+@click.group()
+def groups() -> None:
+    """List, describe, reset and delete consumer groups."""
+
+
+@groups.command("list", epilog=example("commitlog groups list data"))
+@directory_argument
+@json_option
+def list_groups(directory: str, as_json: bool) -> None:
+    """List the consumer groups of a log, and how far each is behind."""
+    with reading(directory) as log:
+        found = [_summary(log.describe_group(name)) for name in log.groups()]
+    if as_json:
+        print_json(found)
+    elif found:
+        print_table(list(found[0]), [list(row.values()) for row in found])
+    else:
+        click.echo("no groups")
+
+
+def _summary(group: GroupDescription) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "members": len(group.members),
+        "partitions": len(group.partitions),
+        "lag": sum(one.lag or 0 for one in group.partitions),
+    }
+
+
+@groups.command(epilog=example("commitlog groups describe data billing"))
+@directory_argument
+@group_argument
+@json_option
+def describe(directory: str, group: str, as_json: bool) -> None:
+    """Show what a group has committed, how far that is from the end, and who reads it."""
+    with reading(directory) as log:
+        found = log.describe_group(group)
+    if as_json:
+        print_json(found)
+        return
+    strategy = f", {found.strategy}" if found.strategy else ""
+    click.echo(f"group {group}: {found.state}, generation {found.generation}{strategy}")
+    columns = ("topic", "partition", "committed", "end_offset", "lag", "member_id")
+    if found.partitions:
+        print_table(columns, [[getattr(row, column) for column in columns] for row in found.partitions])
+    if found.members:
+        click.echo()
+        print_table(
+            ("member_id", "client_id", "process", "partitions"), [_member(one) for one in found.members]
+        )
+
+
+def _member(member: Any) -> list[str]:
+    return [member.member_id, member.client_id or "-", member.process, " ".join(map(str, member.partitions))]
+
+
+def topic_partitions(text: str) -> list[str | tuple[str, int]]:
+    """Read TOPIC, or TOPIC:0,2 for some of its partitions."""
+    name, sign, numbers = text.partition(":")
+    if not sign:
+        return [name]
+    if not all(number.isdecimal() for number in numbers.split(",")):
+        raise click.BadParameter(f"{text!r} is neither TOPIC nor TOPIC:0,1")
+    return [(name, int(number)) for number in numbers.split(",")]
+
+
+@groups.command(
+    epilog=example(
+        "commitlog groups reset-offsets data billing --to-earliest --dry-run",
+        "commitlog groups reset-offsets data billing --topic orders:0 --to-datetime 2026-01-31T12:00",
+    )
+)
+@directory_argument
+@group_argument
+@click.option(
+    "--topic", "topics", type=topic_partitions, multiple=True, metavar="TOPIC[:0,1]",
+    shell_complete=complete_topic,
+    help="Only this topic, or some of its partitions, instead of all that is committed. May be repeated.",
+)  # fmt: skip
+@click.option("--to-earliest", "to", flag_value="earliest", help="To the beginning of each partition.")
+@click.option("--to-latest", "to", flag_value="latest", help="To the end of each partition.")
+@click.option("--to-offset", "offset", type=click.IntRange(0), metavar="N", help="To an offset.")
+@click.option("--to-datetime", "time", type=timestamp, metavar="TIME",
+              help="To the first record as late as 2026-01-31T12:00 (UTC), or milliseconds.")  # fmt: skip
+@click.option("--shift-by", type=int, metavar="N", help="Forward by N offsets, or back if it is below 0.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be.")
+@json_option
+def reset_offsets(
+    directory: str,
+    group: str,
+    topics: Sequence[list[str | tuple[str, int]]],
+    to: Literal["earliest", "latest"] | None,
+    offset: int | None,
+    time: int | None,
+    shift_by: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Set where a group without members goes on, within what the log has."""
+    if sum(way is not None for way in (to, offset, time, shift_by)) != 1:
+        raise click.UsageError(
+            "say one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+        )
+    named = [one for some in topics for one in some] or None
+    with reading(directory) as log:
+        before = _committed(log, group)
+        chosen = log.reset_offsets(
+            group, to, offset=offset, timestamp=time, shift_by=shift_by, topics=named, dry_run=dry_run
+        )
+    rows = [
+        {"topic": name.topic, "partition": name.partition, "before": before.get(name), "offset": value}
+        for name, value in chosen.items()
+    ]
+    if as_json:
+        print_json({"group": group, "dry_run": dry_run, "offsets": rows})
+    elif rows:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    else:
+        click.echo(f"group {group!r} has committed nothing; name topics with --topic")
+
+
+def _committed(log: CommitLog, group: str) -> dict[tuple[str, int], int | None]:
+    try:
+        found = log.describe_group(group).partitions
+    except UnknownGroupError:  # it is made, if topics are named
+        return {}
+    return {(one.topic, one.partition): one.committed for one in found}
+
+
+@groups.command(epilog=example("commitlog groups delete data billing --yes"))
+@directory_argument
+@group_argument
+@yes_option
+@json_option
+def delete(directory: str, group: str, yes: bool, as_json: bool) -> None:
+    """Forget a group without members, and what it has committed."""
+    with reading(directory) as log:
+        log.describe_group(group)
+        if not yes:
+            ask(f"delete group {group!r} and what it has committed?")
+        log.delete_group(group)
+    if as_json:
+        print_json({"group": group, "deleted": True})
+    else:
+        click.echo(f"deleted group {group!r}")

@@ -1,0 +1,62 @@
+"""`commitlog stats`: what a log takes, and how far its groups are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from commitlog.cli.figures import PartitionFigures, figures
+from commitlog.cli.opening import reading
+from commitlog.cli.options import directory_argument, example, json_option, optional_topic_argument
+from commitlog.cli.output import counted, print_json, print_table
+from commitlog.log import CommitLog
+
+
+@click.command(epilog=example("commitlog stats data", "commitlog stats data orders --json"))
+@directory_argument
+@optional_topic_argument
+@json_option
+def stats(directory: str, topic: str | None, as_json: bool) -> None:
+    """Show bytes, records, segments and dirty ratio of partitions, and the lag of groups."""
+    with reading(directory) as log:
+        found = {name: _of_topic(log, name) for name in ([topic] if topic else log.topics())}
+        groups = _lags(log, topic)
+    partitions = [one for some in found.values() for one in some]
+    totals = {
+        "topics": len(found),
+        "partitions": len(partitions),
+        "records": sum(one.records for one in partitions),
+        "segments": sum(one.segments for one in partitions),
+        "bytes": sum(one.bytes for one in partitions),
+    }
+    if as_json:
+        print_json({**totals, "topic_partitions": found, "groups": groups})
+        return
+    click.echo(", ".join(counted(number, name.removesuffix("s")) for name, number in totals.items()))
+    columns = ("start_offset", "next_offset", "durable_offset", "records", "segments", "bytes", "dirty_ratio")
+    rows = [
+        (f"{name}-{one.partition}", *(getattr(one, column) for column in columns))
+        for name, some in found.items()
+        for one in some
+    ]
+    if rows:
+        print_table(("partition", *columns), rows)
+    if groups:
+        click.echo()
+        print_table(("group", "state", "lag"), [list(row.values()) for row in groups])
+
+
+def _of_topic(log: CommitLog, name: str) -> list[PartitionFigures]:
+    return [figures(number, one) for number, one in enumerate(log.topic(name).partitions)]
+
+
+def _lags(log: CommitLog, topic: str | None) -> list[dict[str, Any]]:
+    """Return how far each group is behind: one that has committed nothing of `topic` is left out."""
+    found = []
+    for name in log.groups():
+        group = log.describe_group(name)
+        lags = [one.lag for one in group.partitions if topic in (None, one.topic) and one.lag is not None]
+        if lags or topic is None:
+            found.append({"group": name, "state": group.state, "lag": sum(lags)})
+    return found

@@ -1,0 +1,155 @@
+"""`commitlog compact`, `trim` and `roll`: what a log does by itself, done now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from commitlog.cli.opening import writing
+from commitlog.cli.options import (
+    directory_argument,
+    example,
+    json_option,
+    optional_topic_argument,
+    partition_option,
+    shared_option,
+    timestamp,
+    topic_argument,
+    yes_option,
+)
+from commitlog.cli.output import ask, print_json, print_table
+from commitlog.cli.progress import progress_bar
+from commitlog.config import LogConfig
+from commitlog.log import CommitLog
+
+BY_HAND = LogConfig(cleaner_enable=False)  # or the cleaner might be first
+
+
+@click.command(epilog=example("commitlog compact data users --roll"))
+@directory_argument
+@optional_topic_argument
+@click.option(
+    "--roll", "first_roll", is_flag=True, help="Seal the active segments first: they are not compacted."
+)
+@shared_option
+@json_option
+def compact(directory: str, topic: str | None, first_roll: bool, shared: bool, as_json: bool) -> None:
+    """Keep only the latest record of each key, in one topic or in all whose cleanup_policy says so."""
+    reports = []
+    with writing(directory, shared=shared, config=BY_HAND) as log:
+        for _, partition in _partitions(log, [topic] if topic else _compacted(log), None):
+            if first_roll:
+                partition.roll()
+            with progress_bar(f"compacting {partition.name}") as progress:
+                reports.append(partition.compact(progress=progress))
+    if as_json:
+        print_json([asdict(report) for report in reports])
+    elif reports:
+        shown = ("records_before", "records_after", "bytes_before", "bytes_after", "stopped_by")
+        rows = [(report.partition, *(getattr(report, name) for name in shown)) for report in reports]
+        print_table(("partition", *shown), rows)
+    else:
+        click.echo("no topic is compacted")
+
+
+def _compacted(log: CommitLog) -> list[str]:
+    return [name for name in log.topics() if log.topic(name).config.compacts]
+
+
+def _partitions(log: CommitLog, topics: list[str], partition: int | None) -> Iterator[tuple[int, Any]]:
+    """Iterate over the partitions of topics, or over one of them, with their numbers."""
+    for name in topics:
+        topic = log.topic(name)
+        numbers = range(len(topic.partitions)) if partition is None else [partition]
+        for number in numbers:
+            yield number, topic.partition(number)
+
+
+@click.command(
+    epilog=example(
+        "commitlog trim data orders --partition 0 --before 1000",
+        "commitlog trim data orders --before-time 2026-01-31 --yes",
+        "commitlog trim data orders --all",
+    )
+)
+@directory_argument
+@topic_argument
+@click.option(
+    "--before", "offset", type=click.IntRange(0), metavar="OFFSET", help="Records below this offset."
+)
+@click.option("--before-time", "time", type=timestamp, metavar="TIME",
+              help="Records before the first one as late as this.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="All records; offsets go on where they are.")
+@partition_option
+@yes_option
+@shared_option
+@json_option
+def trim(
+    directory: str,
+    topic: str,
+    offset: int | None,
+    time: int | None,
+    everything: bool,
+    partition: int | None,
+    yes: bool,
+    shared: bool,
+    as_json: bool,
+) -> None:
+    """Remove records from the front of partitions. It asks."""
+    if (offset is not None) + (time is not None) + everything != 1:
+        raise click.UsageError("say one of --before, --before-time and --all")
+    with writing(directory, shared=shared) as log:
+        found = list(_partitions(log, [topic], partition))
+        if offset is not None and len(found) > 1:
+            raise click.UsageError(
+                f"topic {topic!r} has {len(found)} partitions: say which, with --partition"
+            )
+        starts = {number: _start(one, offset, time) for number, one in found}
+        rows = [
+            {
+                "partition": number,
+                "before": one.start_offset,
+                "start_offset": max(one.start_offset, starts[number]),
+            }
+            for number, one in found
+        ]
+        removed = sum(row["start_offset"] - row["before"] for row in rows)
+        if removed and not yes:
+            ask(f"remove {removed} offsets from the front of {topic!r}?")
+        for number, one in found:
+            one.trim_before(starts[number])
+    if as_json:
+        print_json({"topic": topic, "removed": removed, "partitions": rows})
+    else:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def _start(partition: Any, offset: int | None, time: int | None) -> int:
+    """Return the offset below which everything goes."""
+    if offset is not None:
+        return offset
+    found: int | None = None if time is None else partition.offset_for_timestamp(time)
+    end: int = partition.high_watermark
+    return end if found is None else found
+
+
+@click.command(epilog=example("commitlog roll data orders"))
+@directory_argument
+@topic_argument
+@partition_option
+@shared_option
+@json_option
+def roll(directory: str, topic: str, partition: int | None, shared: bool, as_json: bool) -> None:
+    """Seal the active segment of each partition and start another, so that it may be compacted or removed."""
+    rows = []
+    with writing(directory, shared=shared) as log:
+        for number, one in _partitions(log, [topic], partition):
+            one.roll()
+            rows.append({"partition": number, "base_offset": one.segments[-1].base_offset})
+    if as_json:
+        print_json({"topic": topic, "partitions": rows})
+    else:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
