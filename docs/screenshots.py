@@ -49,11 +49,12 @@ def fill(log: commitlog.CommitLog, dice: random.Random) -> None:
             partition.append_many(values[part], keys=keys[part], timestamps=times[part], headers=headers)
     orders.partition(2).trim_before(1500)
     users = log.create_topic(
-        "users", 2, {"cleanup_policy": "compact", "segment_bytes": 20_000, "min_cleanable_dirty_ratio": 1.0}
+        "users", 2, {"cleanup_policy": "compact", "segment_bytes": 36_000, "min_cleanable_dirty_ratio": 1.0}
     )
     for number in range(6000):
-        value = None if dice.random() < 0.1 else json.dumps({"visits": number}).encode()
-        users.append(value, key=b"user-%d" % dice.randint(0, 1500))
+        about = {"name": dice.choice(NAMES), "visits": number, "likes": dice.sample(FRUIT, 2), "admin": False}
+        value = None if dice.random() < 0.1 else json.dumps(about).encode()
+        users.append(value, key=b"user-%d" % dice.randint(0, 1500), headers=[("source", b"web")])
         if number == 3600:
             for partition in users.partitions:
                 partition.compact()
@@ -98,7 +99,7 @@ def busy(log: commitlog.CommitLog) -> Iterator[None]:
 
 
 def partition_shot(page: Page) -> None:
-    page.locator(".strip.big .bar").nth(7).click()
+    page.locator(".strip.big .bar").nth(9).click()
     page.wait_for_selector("text=Timestamps")
     page.locator(".record > button").nth(1).click()
 
@@ -106,12 +107,12 @@ def partition_shot(page: Page) -> None:
 SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     "topics": ("#/", {}),
     "topic": ("#/t/orders", {}),
-    "partition": ("#/t/orders/5", {"act": partition_shot}),
+    "partition": ("#/t/users/0", {"act": partition_shot, "height": 1000, "wait": 5.0}),
     "partition-dark": ("#/t/orders/5", {"act": partition_shot, "dark": True}),
     "compacted": ("#/t/users/0", {}),
     "binary": ("#/t/camera-frames/0", {"act": lambda page: page.locator(".record > button").first.click()}),
     "search": ("#/t/orders/1?key=alice&contains=figs", {}),
-    "live-dark": ("#/live/orders", {"dark": True, "wait": 2.0}),
+    "live-dark": ("#/live/orders", {"dark": True, "wait": 2.0, "height": 600}),
     "groups": ("#/groups", {}),
     "group": ("#/g/analytics", {}),
     "small": ("#/t/orders/5", {"act": partition_shot, "width": 390}),
@@ -127,9 +128,10 @@ def take(url: str, folder: Path, names: list[str]) -> None:
         for name in names:
             address, how = SHOTS[name]
             context = browser.new_context(
-                viewport={"width": how.get("width", 1200), "height": 820},
+                viewport={"width": how.get("width", 1200), "height": how.get("height", 820)},
                 color_scheme="dark" if how.get("dark") else "light",
                 timezone_id="UTC",
+                reduced_motion="reduce",
             )
             page = context.new_page()
             page.goto(url + address)

@@ -71,7 +71,7 @@ def test_a_partition_with_very_many_segments_is_drawn_with_few_bars(client: Clie
     for _ in range(500):
         partition.append(b"x")
         partition.roll()
-    assert len(client.get("topics/t/partitions/0")["bars"]) <= 401
+    assert len(client.get("topics/t/partitions/0")["bars"]) <= 251
     assert len(client.get("topics/t")["listed"][0]["bars"]) <= 65
 
 
@@ -90,6 +90,17 @@ def test_records_are_found_by_offset_time_and_key(client: Client, log: CommitLog
     assert offsets("key=k1&from=50&limit=2") == [52, 55]
     assert offsets("key=6b31&key_format=hex&limit=2") == [1, 4]
     assert offsets("contains=99") == [99]
+
+
+def test_the_place_of_a_key_is_where_the_partitioner_puts_it(client: Client, log: CommitLog) -> None:
+    topic = log.create_topic("t", 16)
+    for name in ("alice", "bob", ""):
+        assert client.get(f"topics/t/place?key={name}") == {
+            "partition": topic.append(b"x", key=name.encode())[0]
+        }
+    assert client.get("topics/t/place?key=616c696365&key_format=hex") == client.get(
+        "topics/t/place?key=alice"
+    )
 
 
 def test_a_page_of_records_says_where_the_next_one_starts(client: Client, log: CommitLog) -> None:

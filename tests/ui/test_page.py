@@ -221,6 +221,17 @@ def test_records_are_found_by_key_by_offset_and_by_time(page: Page, client: Clie
     expect_text(page, "No record is like that.")
 
 
+def test_a_key_is_found_in_its_partition(page: Page, client: Client, log: CommitLog) -> None:
+    topic = log.create_topic("t", 8)
+    for number in range(100):
+        topic.append(b"value %d" % number, key=b"key %d" % number)
+    show(page, client, "#/t/t")
+    page.get_by_label("Find a key").fill("key 42")
+    page.keyboard.press("Enter")
+    expect_text(page, "Found 1")
+    expect_text(page, "value 42")
+
+
 def test_the_live_tail_shows_what_is_appended_and_can_be_held(
     page: Page, client: Client, log: CommitLog
 ) -> None:

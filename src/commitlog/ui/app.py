@@ -34,6 +34,7 @@ def _looking() -> list[BaseRoute]:
         Route("/api/about", topics_api.about),
         Route("/api/topics", topics_api.topics),
         Route("/api/topics/{topic}", topics_api.topic),
+        Route("/api/topics/{topic}/place", topics_api.place),
         Route("/api/topics/{topic}/tail", tail_api.tail),
         Route(_PARTITION, topics_api.partition),
         Route(_PARTITION + "/closer", topics_api.closer),

@@ -69,6 +69,17 @@ def number(
     return checked(name, text, low, high)
 
 
+def key_of(request: Request) -> bytes | None:
+    """Return the key that the query has, as text or, with key_format=hex, in hex."""
+    key = request.query_params.get("key")
+    if key is None or request.query_params.get("key_format") != "hex":
+        return None if key is None else key.encode()
+    try:
+        return bytes.fromhex(key)
+    except ValueError:
+        raise BadRequestError(f"{key!r} is not hex") from None
+
+
 def limit(request: Request, default: int, most: int) -> int:
     """Return how many are asked for, within bounds."""
     found = number(request, "limit", default, low=1)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from commitlog.ui import contents
-from commitlog.ui.asking import BadRequestError, limit, number, partition_of
+from commitlog.ui.asking import BadRequestError, key_of, limit, number, partition_of
 from commitlog.ui.scanning import Found, Wanted, newest_first, oldest_first
 
 
@@ -40,13 +40,8 @@ def _start(request: Request, partition: Any) -> int | None:
 
 
 def _wanted(request: Request) -> Wanted:
-    key, contains = request.query_params.get("key"), request.query_params.get("contains")
-    if key is None or request.query_params.get("key_format") != "hex":
-        return Wanted(None if key is None else key.encode(), contains.encode() if contains else None)
-    try:
-        return Wanted(bytes.fromhex(key), contains.encode() if contains else None)
-    except ValueError:
-        raise BadRequestError(f"{key!r} is not hex") from None
+    contains = request.query_params.get("contains")
+    return Wanted(key_of(request), contains.encode() if contains else None)
 
 
 def _page(partition: Any, found: Found, order: str) -> dict[str, Any]:

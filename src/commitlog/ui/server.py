@@ -11,6 +11,7 @@ import uvicorn
 
 import commitlog
 from commitlog.background import Task
+from commitlog.errors import ClosedError
 from commitlog.log import CommitLog
 from commitlog.ui.app import make_app
 from commitlog.ui.asking import Ui
@@ -72,7 +73,8 @@ class Server:
             release.stop()
 
     def _release(self) -> float:
-        self._log.release_removed()  # a page may stay open for days, and nobody look at it
+        with suppress(ClosedError):  # its owner was faster
+            self._log.release_removed()  # a page may stay open for days, and nobody look at it
         return _RELEASE_SECONDS
 
     def stop(self) -> None:

@@ -10,10 +10,10 @@ from starlette.responses import JSONResponse
 import commitlog
 from commitlog.topics.topic import Topic
 from commitlog.ui import bars
-from commitlog.ui.asking import Ui, limit, number, partition_of, ui_of
+from commitlog.ui.asking import Ui, key_of, limit, number, partition_of, ui_of
 
 _BARS_OF_A_ROW = 64
-_BARS_OF_A_PAGE = 400
+_BARS_OF_A_PAGE = 250
 
 
 def about(request: Request) -> JSONResponse:
@@ -99,6 +99,13 @@ def _partition(ui: Ui, topic_name: str, index: int, found: Any, most: int) -> di
         "rates": ui.rates.look(f"{topic_name}/{index}", sizes["next_offset"], sizes["bytes"]),
         "bars": [bars.plain(one) for one in drawn],
     }
+
+
+def place(request: Request) -> JSONResponse:
+    """Tell to which partition the topic's partitioner gives a key."""
+    found = ui_of(request).log.topic(request.path_params["topic"])
+    ((index, _),) = found.places([key_of(request)], {})
+    return JSONResponse({"partition": index})
 
 
 def closer(request: Request) -> JSONResponse:

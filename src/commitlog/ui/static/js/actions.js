@@ -2,7 +2,7 @@
 
 import { post } from "./api.js";
 import { h, replace } from "./dom.js";
-import { bytes, count, plural } from "./format.js";
+import { bytes, count, plural, range } from "./format.js";
 
 function ask({ title, text, fields = [], confirm, danger = false, act, done }) {
   const told = h("div", { role: "status" });
@@ -31,16 +31,17 @@ function ask({ title, text, fields = [], confirm, danger = false, act, done }) {
 const where = (topic, number, what) => ["topics", topic, "partitions", number, what];
 
 function typed(label, name, multiline) {
-  const input = h(multiline ? "textarea" : "input", { name, autocomplete: "off" });
+  const input = h(multiline ? "textarea" : "input", { name, autocomplete: "off", rows: multiline ? 5 : null });
   const kind = h("select", { name: `${name}-kind`, "aria-label": `${label} is` }, ["text", "hex", "null"].map((one) => h("option", { value: one }, one)));
-  kind.addEventListener("change", () => (input.disabled = kind.value === "null"));
+  input.addEventListener("input", () => (kind.value = kind.value === "null" ? "text" : kind.value));
+  kind.addEventListener("change", () => (input.value = kind.value === "null" ? "" : input.value));
   const read = () => (kind.value === "null" ? { [name]: null } : kind.value === "hex" ? { [`${name}_hex`]: input.value } : { [name]: input.value });
   return { element: h("div", { class: "row" }, h("label", {}, label, input), kind), read, kind };
 }
 
 export function appendDialog(topic, number, done) {
   const key = typed("Key", "key", false);
-  key.kind.value = "text";
+  key.kind.value = "null";
   const value = typed("Value", "value", true);
   const headers = h("textarea", { name: "headers", placeholder: "trace: 7f3a", rows: 2 });
   const place = number === null ? "the partition of its key" : `partition ${number}`;
@@ -79,7 +80,7 @@ export function trimDialog(topic, number, now, done) {
   const input = h("input", { name: "before", inputmode: "numeric", pattern: "[0-9]+", required: true });
   ask({
     title: "Trim records from the front",
-    text: `Records of ${topic}-${number} below the offset are removed for good. Offsets ${count(now.start_offset)} to ${count(now.next_offset)} are there.`,
+    text: `Records of ${topic}-${number} below the offset are removed for good. Offsets ${range(now.start_offset, now.next_offset)} are there.`,
     fields: [h("label", {}, "Remove records below offset", input)],
     confirm: "Remove them",
     danger: true,

@@ -29,7 +29,7 @@ export function search(label, text, go) {
       role: "search",
       onsubmit: (event) => {
         event.preventDefault();
-        go(input.value.trim() || null);
+        go(input.value || null);
       },
     },
     input,

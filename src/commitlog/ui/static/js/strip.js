@@ -80,7 +80,7 @@ export class Strip {
     const signature = JSON.stringify([width, this.fullBytes, this.bars, this.selected]);
     if (!width || signature === this.signature) return;
     this.signature = signature;
-    const gap = this.bars.length > width / 8 ? 0 : 1;
+    const gap = this.bars.length > width / 4 ? 0 : 1;
     const total = this.bars.reduce((sum, bar) => sum + bar.bytes, 0);
     const room = Math.max(width * (this.fullBytes ? total / this.fullBytes : 0), 0);
     const spare = Math.max(room - this.bars.length * (LEAST_PIXELS + gap), 0);
@@ -95,7 +95,9 @@ export class Strip {
   }
 
   shape(bar, index, x, width) {
-    const attributes = { class: `bar ${bar.state}`, x: x.toFixed(2), y: 0, width: width.toFixed(2), height: this.height, rx: Math.min(3, width / 4), "data-index": index };
+    const left = Math.round(x); // whole pixels, or neighbours would shine through one another
+    const wide = Math.max(Math.round(x + width) - left, 1);
+    const attributes = { class: `bar ${bar.state}`, x: left, y: 0, width: wide, height: this.height, rx: wide < 8 ? 0 : 3, "data-index": index };
     if (this.big) {
       Object.assign(attributes, { id: `bar-${index}`, role: "option", "aria-label": describe(bar), "aria-selected": String(bar.base_offset === this.selected) });
     }

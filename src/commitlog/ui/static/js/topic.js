@@ -4,7 +4,7 @@ import { appendDialog } from "./actions.js";
 import { get } from "./api.js";
 import { h, Keyed, replace, setText, table } from "./dom.js";
 import { byteRate, bytes, count, rate, short, upTo } from "./format.js";
-import { pager } from "./pages.js";
+import { pager, search } from "./pages.js";
 import { RateView } from "./sparkline.js";
 import { Stats } from "./stats.js";
 import { hideTip, legend, statesOf, Strip } from "./strip.js";
@@ -43,7 +43,11 @@ export function topicView({ parts: [name], query, go, about }) {
   const key = h("div", { class: "end" });
   const live = h("a", { class: "button", href: `#/live/${encodeURIComponent(name)}` }, "Live tail");
   const append = about.writable ? h("button", { onclick: () => appendDialog(name, null) }, "Append a record") : null;
-  const head = h("div", { class: "head" }, h("div", {}, h("div", { class: "crumbs" }, h("a", { href: "#/" }, "Topics"), "/"), h("h1", {}, name)), h("div", { class: "buttons" }, append, live));
+  const find = search("Find a key", null, async (text) => {
+    const { partition } = await get(["topics", name, "place"], { key: text });
+    location.hash = `#/t/${encodeURIComponent(name)}/${partition}?${new URLSearchParams({ key: text })}`;
+  });
+  const head = h("div", { class: "head" }, h("div", {}, h("div", { class: "crumbs" }, h("a", { href: "#/" }, "Topics"), "/"), h("h1", {}, name)), h("div", { class: "buttons" }, find, append, live));
   const partitions = h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Partitions"), key), listing, pages.element);
   return {
     title: name,
