@@ -106,7 +106,7 @@ def partition_shot(page: Page) -> None:
 
 SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     "topics": ("#/", {}),
-    "topic": ("#/t/orders", {}),
+    "topic": ("#/t/orders", {"height": 620, "wait": 25.0}),
     "partition": ("#/t/users/0", {"act": partition_shot, "height": 1000, "wait": 5.0}),
     "partition-dark": ("#/t/orders/5", {"act": partition_shot, "dark": True}),
     "compacted": ("#/t/users/0", {}),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import secrets
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from pytest import MonkeyPatch
 
 from commitlog.ui import guard
+from commitlog.ui.app import STATIC
 
 from .client import Client
 
@@ -86,3 +88,24 @@ def test_other_methods_and_other_paths_are_refused(client: Client) -> None:
     assert client.raw(client.path + "../../etc/passwd").status == 404
     assert client.raw(client.path + "js/%2e%2e/%2e%2e/server.py").status == 404
     assert client.refused("nothing")[0] == 404
+
+
+def test_no_script_of_the_page_turns_text_into_html_or_code() -> None:
+    ways = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\b|new Function|srcdoc"
+    )
+    scripts = sorted(STATIC.rglob("*.js"))
+    assert scripts
+    assert [script.name for script in scripts if ways.search(script.read_text())] == []
+
+
+def test_the_page_names_no_other_host_and_has_no_inline_script_or_style() -> None:
+    for file in STATIC.rglob("*.*"):
+        text = file.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in text and "https:" not in text and "url(" not in text, file.name
+    page = (STATIC / "index.html").read_text()
+    assert (
+        "<style" not in page
+        and "style=" not in page
+        and re.search(r"<script(?! type=.module. src=)", page) is None
+    )

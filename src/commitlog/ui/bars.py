@@ -10,7 +10,7 @@ from commitlog.errors import CorruptionError
 from commitlog.segments.segment import FAR, Segment
 
 State = Literal["sealed", "compacted", "dirty", "active"]
-_MOST_BATCHES = 200_000  # whose headers are looked at to count records
+_MOST_BATCHES = 50_000  # whose headers are looked at to count records
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,15 @@ function ask({ title, text, fields = [], confirm, danger = false, act, done }) {
       go.disabled = false;
     }
   };
-  const form = h("form", { onsubmit: submit }, h("h2", {}, title), h("p", {}, text), fields, told, h("div", { class: "buttons" }, cancel, go));
+  const form = h(
+    "form",
+    { onsubmit: submit },
+    h("h2", {}, title),
+    h("p", {}, text),
+    fields,
+    told,
+    h("div", { class: "buttons" }, cancel, go),
+  );
   const dialog = h("dialog", { "aria-label": title, onclose: () => dialog.remove() }, form);
   document.body.append(dialog);
   dialog.showModal();
@@ -31,11 +39,24 @@ function ask({ title, text, fields = [], confirm, danger = false, act, done }) {
 const where = (topic, number, what) => ["topics", topic, "partitions", number, what];
 
 function typed(label, name, multiline) {
-  const input = h(multiline ? "textarea" : "input", { name, autocomplete: "off", rows: multiline ? 5 : null });
-  const kind = h("select", { name: `${name}-kind`, "aria-label": `${label} is` }, ["text", "hex", "null"].map((one) => h("option", { value: one }, one)));
+  const input = h(multiline ? "textarea" : "input", {
+    name,
+    autocomplete: "off",
+    rows: multiline ? 5 : null,
+  });
+  const kind = h(
+    "select",
+    { name: `${name}-kind`, "aria-label": `${label} is` },
+    ["text", "hex", "null"].map((one) => h("option", { value: one }, one)),
+  );
   input.addEventListener("input", () => (kind.value = kind.value === "null" ? "text" : kind.value));
   kind.addEventListener("change", () => (input.value = kind.value === "null" ? "" : input.value));
-  const read = () => (kind.value === "null" ? { [name]: null } : kind.value === "hex" ? { [`${name}_hex`]: input.value } : { [name]: input.value });
+  const read = () =>
+    kind.value === "null"
+      ? { [name]: null }
+      : kind.value === "hex"
+        ? { [`${name}_hex`]: input.value }
+        : { [name]: input.value };
   return { element: h("div", { class: "row" }, h("label", {}, label, input), kind), read, kind };
 }
 
@@ -56,7 +77,12 @@ export function appendDialog(topic, number, done) {
         const [name, ...rest] = line.split(":");
         return { name: name.trim(), value: rest.join(":").trim() };
       });
-      const made = await post(["topics", topic, "append"], { ...key.read(), ...value.read(), headers: listed, partition: number });
+      const made = await post(["topics", topic, "append"], {
+        ...key.read(),
+        ...value.read(),
+        headers: listed,
+        partition: number,
+      });
       return `Appended at offset ${count(made.offset)} of partition ${made.partition}.`;
     },
     done,
@@ -108,9 +134,31 @@ export function compactDialog(topic, number, done) {
 }
 
 export function resetDialog(group, done) {
-  const to = h("select", { name: "to" }, [["earliest", "the earliest record"], ["latest", "the end"], ["offset", "an offset"], ["timestamp", "a time"]].map(([value, text]) => h("option", { value }, text)));
-  const offset = h("input", { name: "offset", inputmode: "numeric", pattern: "[0-9]+", placeholder: "offset", "aria-label": "Offset", hidden: true });
-  const time = h("input", { name: "timestamp", type: "datetime-local", step: "0.001", "aria-label": "Time", hidden: true });
+  const to = h(
+    "select",
+    { name: "to" },
+    [
+      ["earliest", "the earliest record"],
+      ["latest", "the end"],
+      ["offset", "an offset"],
+      ["timestamp", "a time"],
+    ].map(([value, text]) => h("option", { value }, text)),
+  );
+  const offset = h("input", {
+    name: "offset",
+    inputmode: "numeric",
+    pattern: "[0-9]+",
+    placeholder: "offset",
+    "aria-label": "Offset",
+    hidden: true,
+  });
+  const time = h("input", {
+    name: "timestamp",
+    type: "datetime-local",
+    step: "0.001",
+    "aria-label": "Time",
+    hidden: true,
+  });
   to.addEventListener("change", () => {
     offset.hidden = to.value !== "offset";
     time.hidden = to.value !== "timestamp";
@@ -123,7 +171,12 @@ export function resetDialog(group, done) {
     danger: true,
     async act() {
       const timestamp = time.value ? new Date(time.value).getTime() : null;
-      const made = await post(["group", "reset"], { group_id: group, to: to.value, offset: offset.value, timestamp });
+      const made = await post(["group", "reset"], {
+        group_id: group,
+        to: to.value,
+        offset: offset.value,
+        timestamp,
+      });
       return `${plural(Object.keys(made.offsets).length, "partition")} reset.`;
     },
     done,

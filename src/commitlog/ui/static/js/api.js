@@ -1,6 +1,16 @@
 // Asking the server. Addresses are relative, so the token in the page's own address goes along.
 
 export class ApiError extends Error {}
+export class NoConnectionError extends Error {}
+
+async function ask(where, how) {
+  try {
+    return await fetch(where, how);
+  } catch (problem) {
+    if (problem.name === "AbortError") throw problem;
+    throw new NoConnectionError("no connection");
+  }
+}
 
 async function answer(response) {
   const text = await response.text();
@@ -16,15 +26,17 @@ async function answer(response) {
 
 export function address(parts, query) {
   const path = "api/" + parts.map(encodeURIComponent).join("/");
-  const given = Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const given = Object.entries(query ?? {}).filter(
+    ([, value]) => value !== null && value !== undefined && value !== "",
+  );
   return given.length ? `${path}?${new URLSearchParams(given)}` : path;
 }
 
 export async function get(parts, query, signal) {
-  return answer(await fetch(address(parts, query), { signal }));
+  return answer(await ask(address(parts, query), { signal }));
 }
 
 export async function post(parts, body) {
   const headers = { "Content-Type": "application/json" };
-  return answer(await fetch(address(parts), { method: "POST", headers, body: JSON.stringify(body) }));
+  return answer(await ask(address(parts), { method: "POST", headers, body: JSON.stringify(body) }));
 }

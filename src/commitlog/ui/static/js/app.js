@@ -1,6 +1,6 @@
 // The page: which view the address asks for, and looking again every two seconds.
 
-import { get } from "./api.js";
+import { get, NoConnectionError } from "./api.js";
 import { h, replace, setText } from "./dom.js";
 import { groupsView, groupView } from "./groups.js";
 import { partitionView } from "./partition.js";
@@ -38,7 +38,9 @@ function route() {
 }
 
 function go(path, query) {
-  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const given = Object.entries(query).filter(
+    ([, value]) => value !== null && value !== undefined && value !== "",
+  );
   const hash = given.length ? `#${path}?${new URLSearchParams(given)}` : `#${path}`;
   if (location.hash === hash) show();
   else location.hash = hash;
@@ -85,7 +87,7 @@ async function look(place) {
 }
 
 function tell(problem) {
-  const lost = problem instanceof TypeError; // what fetch throws where nobody answers
+  const lost = problem instanceof NoConnectionError;
   setText(pulse, lost ? "no connection" : "");
   pulse.className = lost ? "pulse bad" : "pulse";
   const known = document.getElementById("problem");

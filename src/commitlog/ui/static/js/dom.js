@@ -63,10 +63,13 @@ export class Keyed {
   }
 }
 
-export function table(columns, attributes) {
+export function table(columns) {
   const body = h("tbody");
   const head = columns.map(([title, kind]) => h("th", { scope: "col", class: kind ?? "" }, title));
-  return { element: h("div", { class: "scroll" }, h("table", attributes, h("thead", {}, h("tr", {}, head)), body)), body };
+  return {
+    element: h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, head)), body)),
+    body,
+  };
 }
 
 export function empty(title, text) {

@@ -17,7 +17,8 @@ export function bytes(size) {
   return `${unit === 0 || size >= 100 ? Math.round(size) : size.toFixed(1)} ${UNITS[unit]}`;
 }
 
-export const rate = (perSecond) => `${perSecond < 10 && perSecond > 0 ? perSecond.toFixed(1) : short(Math.round(perSecond))}/s`;
+export const rate = (perSecond) =>
+  `${perSecond < 10 && perSecond > 0 ? perSecond.toFixed(1) : short(Math.round(perSecond))}/s`;
 export const byteRate = (perSecond) => `${bytes(perSecond)}/s`;
 export const percent = (part) => `${Math.round(part * 100)} %`;
 

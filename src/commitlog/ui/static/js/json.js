@@ -3,7 +3,8 @@
 import { h } from "./dom.js";
 import { visible } from "./text.js";
 
-const TOKEN = /[ \t\r\n]*(?:("(?:[^"\\]|\\.)*")|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(true|false|null)|([{}[\],:]))/y;
+const TOKEN =
+  /[ \t\r\n]*(?:("(?:[^"\\]|\\.)*")|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(true|false|null)|([{}[\],:]))/y;
 const MOST_TOKENS = 20000;
 const MOST_DEPTH = 100;
 const ALL_OPEN = 400; // tokens of a tree that is shown in full
@@ -17,7 +18,11 @@ function tokens(text) {
   for (let match = TOKEN.exec(text); match; match = TOKEN.exec(text)) {
     const [, string, number, literal, mark] = match;
     if (mark) found.push({ kind: mark, text: mark });
-    else found.push({ kind: string ? "string" : number ? "number" : "literal", text: string ?? number ?? literal });
+    else
+      found.push({
+        kind: string ? "string" : number ? "number" : "literal",
+        text: string ?? number ?? literal,
+      });
     if (found.length > MOST_TOKENS) throw new TooLarge();
   }
   return found;
@@ -61,9 +66,21 @@ function nested(reader, name, depth, close) {
   reader.at += 1;
   if (!children.length) return h("div", {}, named(name), mark(open + close));
   const counted = `${children.length} ${close === "}" ? "field" : "item"}${children.length === 1 ? "" : "s"}`;
-  const summary = h("summary", {}, named(name), mark(open), h("span", { class: "count" }, ` ${counted} `, mark(close)));
+  const summary = h(
+    "summary",
+    {},
+    named(name),
+    mark(open),
+    h("span", { class: "count" }, ` ${counted} `, mark(close)),
+  );
   const shown = reader.tokens.length <= ALL_OPEN || (depth < 2 && children.length <= OPEN_CHILDREN);
-  return h("details", { open: shown }, summary, h("div", { class: "inside" }, children), h("div", {}, mark(close)));
+  return h(
+    "details",
+    { open: shown },
+    summary,
+    h("div", { class: "inside" }, children),
+    h("div", {}, mark(close)),
+  );
 }
 
 function addComma(child) {

@@ -22,10 +22,29 @@ function sparkline(values) {
   const x = (index) => (WIDTH - (values.length - 1 - index) * step).toFixed(1);
   const y = (value) => (HEIGHT - 1 - (value / most) * (HEIGHT - 3)).toFixed(1);
   const quiet = most === 0 || values.length < 2;
-  const lines = quiet ? [] : runs(values).map((run) => run.map(([index, value]) => `${x(index)},${y(value)}`).join("L"));
-  const areas = quiet ? [] : runs(values).map((run, number) => `M${x(run[0][0])},${HEIGHT}L${lines[number]}L${x(run[run.length - 1][0])},${HEIGHT}Z`);
-  const drawing = quiet ? [svg("path", { d: `M0,${HEIGHT - 1}H${WIDTH}` })] : [svg("path", { class: "under", d: areas.join("") }), svg("path", { d: lines.map((line) => `M${line}`).join("") })];
-  const attributes = { class: quiet ? "spark quiet" : "spark", width: WIDTH, height: HEIGHT, viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" };
+  const lines = quiet
+    ? []
+    : runs(values).map((run) => run.map(([index, value]) => `${x(index)},${y(value)}`).join("L"));
+  const areas = quiet
+    ? []
+    : runs(values).map(
+        (run, number) =>
+          `M${x(run[0][0])},${HEIGHT}L${lines[number]}L${x(run[run.length - 1][0])},${HEIGHT}Z`,
+      );
+  const drawing = quiet
+    ? [svg("path", { d: `M0,${HEIGHT - 1}H${WIDTH}` })]
+    : [
+        svg("path", { class: "under", d: areas.join("") }),
+        svg("path", { d: lines.map((line) => `M${line}`).join("") }),
+      ];
+  const attributes = {
+    class: quiet ? "spark quiet" : "spark",
+    width: WIDTH,
+    height: HEIGHT,
+    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    preserveAspectRatio: "none",
+    "aria-hidden": "true",
+  };
   return svg("svg", attributes, drawing);
 }
 

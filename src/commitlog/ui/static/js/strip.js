@@ -4,14 +4,24 @@ import { h, replace, svg } from "./dom.js";
 import { bytes, count, plural, range } from "./format.js";
 
 const LEAST_PIXELS = 2;
-const STATES = { sealed: "sealed", compacted: "compacted", dirty: "dirty: not compacted yet", active: "active" };
+const STATES = {
+  sealed: "sealed",
+  compacted: "compacted",
+  dirty: "dirty: not compacted yet",
+  active: "active",
+};
 
 export function legend(states) {
   const shown = Object.entries(STATES).filter(([state]) => states.has(state));
-  return h("div", { class: "legend", "aria-label": "Legend" }, shown.map(([state, text]) => h("span", { class: state }, text)));
+  return h(
+    "div",
+    { class: "legend", "aria-label": "Legend" },
+    shown.map(([state, text]) => h("span", { class: state }, text)),
+  );
 }
 
-export const statesOf = (partitions) => new Set(partitions.flatMap((one) => one.bars.map((bar) => bar.state)));
+export const statesOf = (partitions) =>
+  new Set(partitions.flatMap((one) => one.bars.map((bar) => bar.state)));
 
 export function describe(bar) {
   const what = bar.segments === 1 ? `${bar.state} segment` : `${count(bar.segments)} ${bar.state} segments`;
@@ -23,12 +33,17 @@ export function describe(bar) {
 const tip = document.getElementById("tip");
 
 function showTip(event, bar) {
-  const what = bar.segments === 1 ? `${bar.state} segment` : `${plural(bar.segments, "segment")}, ${bar.state}`;
+  const what =
+    bar.segments === 1 ? `${bar.state} segment` : `${plural(bar.segments, "segment")}, ${bar.state}`;
   replace(
     tip,
     h("div", {}, h("b", {}, what)),
     h("div", {}, `offsets ${range(bar.base_offset, bar.end_offset)}`),
-    h("div", {}, `${bytes(bar.bytes)}${bar.state === "compacted" ? "" : `, ${plural(bar.end_offset - bar.base_offset, "record")}`}`),
+    h(
+      "div",
+      {},
+      `${bytes(bar.bytes)}${bar.state === "compacted" ? "" : `, ${plural(bar.end_offset - bar.base_offset, "record")}`}`,
+    ),
   );
   tip.hidden = false;
   const box = tip.getBoundingClientRect();
@@ -56,7 +71,10 @@ export class Strip {
     this.element = svg("svg", { class: big ? "strip big" : "strip", height });
     if (big) {
       this.element.setAttribute("role", "listbox");
-      this.element.setAttribute("aria-label", "Segments, oldest first; arrow keys move, Enter shows the records");
+      this.element.setAttribute(
+        "aria-label",
+        "Segments, oldest first; arrow keys move, Enter shows the records",
+      );
       this.element.setAttribute("tabindex", "0");
       this.element.addEventListener("keydown", (event) => this.onKey(event));
     } else {
@@ -71,7 +89,11 @@ export class Strip {
   update(bars, fullBytes) {
     this.bars = bars;
     this.fullBytes = fullBytes;
-    if (!this.big) this.element.setAttribute("aria-label", `${plural(bars.length, "bar")}; the last is an ${describe(bars[bars.length - 1])}`);
+    if (!this.big)
+      this.element.setAttribute(
+        "aria-label",
+        `${plural(bars.length, "bar")}; the last is an ${describe(bars[bars.length - 1])}`,
+      );
     this.draw();
   }
 
@@ -97,9 +119,22 @@ export class Strip {
   shape(bar, index, x, width) {
     const left = Math.round(x); // whole pixels, or neighbours would shine through one another
     const wide = Math.max(Math.round(x + width) - left, 1);
-    const attributes = { class: `bar ${bar.state}`, x: left, y: 0, width: wide, height: this.height, rx: wide < 8 ? 0 : 3, "data-index": index };
+    const attributes = {
+      class: `bar ${bar.state}`,
+      x: left,
+      y: 0,
+      width: wide,
+      height: this.height,
+      rx: wide < 8 ? 0 : 3,
+      "data-index": index,
+    };
     if (this.big) {
-      Object.assign(attributes, { id: `bar-${index}`, role: "option", "aria-label": describe(bar), "aria-selected": String(bar.base_offset === this.selected) });
+      Object.assign(attributes, {
+        id: `bar-${index}`,
+        role: "option",
+        "aria-label": describe(bar),
+        "aria-selected": String(bar.base_offset === this.selected),
+      });
     }
     return svg("rect", attributes);
   }
@@ -122,7 +157,12 @@ export class Strip {
 
   onKey(event) {
     const at = this.bars.findIndex((bar) => bar.base_offset === this.selected);
-    const moves = { ArrowLeft: Math.max(at - 1, 0), ArrowRight: Math.min(at + 1, this.bars.length - 1), Home: 0, End: this.bars.length - 1 };
+    const moves = {
+      ArrowLeft: Math.max(at - 1, 0),
+      ArrowRight: Math.min(at + 1, this.bars.length - 1),
+      Home: 0,
+      End: this.bars.length - 1,
+    };
     if (event.key in moves) {
       event.preventDefault();
       this.choose?.(this.bars[moves[event.key]], "key");

@@ -9,10 +9,14 @@ const MOST_SHOWN = 500;
 
 // The records of several partitions by their time, without changing the order within a partition.
 function inOrder(partitions) {
-  const queues = partitions.map((one) => ({ partition: one.partition, records: [...one.records] })).filter((one) => one.records.length);
+  const queues = partitions
+    .map((one) => ({ partition: one.partition, records: [...one.records] }))
+    .filter((one) => one.records.length);
   const merged = [];
   while (queues.length) {
-    const first = queues.reduce((one, other) => (other.records[0].timestamp < one.records[0].timestamp ? other : one));
+    const first = queues.reduce((one, other) =>
+      other.records[0].timestamp < one.records[0].timestamp ? other : one,
+    );
     merged.push([first.partition, first.records.shift()]);
     if (!first.records.length) queues.splice(queues.indexOf(first), 1);
   }
@@ -21,7 +25,13 @@ function inOrder(partitions) {
 
 export function tailView({ parts: [topic, number] }) {
   const name = number === undefined ? topic : `${topic}-${number}`;
-  const list = h("div", { class: "live", tabindex: "0", role: "log", "aria-label": "New records", "aria-live": "off" });
+  const list = h("div", {
+    class: "live",
+    tabindex: "0",
+    role: "log",
+    "aria-label": "New records",
+    "aria-live": "off",
+  });
   const dot = h("span", { class: "dot" });
   const state = h("span", {}, "connecting");
   const total = h("span", { class: "end muted" });
@@ -44,18 +54,26 @@ export function tailView({ parts: [topic, number] }) {
 
   function tell() {
     const waiting = held.reduce((sum, one) => sum + one.records.length + one.skipped, 0);
-    setText(total, `${plural(seen, "record")} since you came${paused ? `, ${count(waiting)} held back` : ""}`);
+    setText(
+      total,
+      `${plural(seen, "record")} since you came${paused ? `, ${count(waiting)} held back` : ""}`,
+    );
   }
 
   function show(news) {
     if (list.querySelector(".empty")) replace(list);
-    if (news.skipped) list.prepend(h("div", { class: "gap" }, `${plural(news.skipped, "record")} came too fast to be shown`));
-    for (const [partition, record] of news.records) list.prepend(recordView(topic, partition, record, { tailed: true }));
+    if (news.skipped)
+      list.prepend(h("div", { class: "gap" }, `${plural(news.skipped, "record")} came too fast to be shown`));
+    for (const [partition, record] of news.records)
+      list.prepend(recordView(topic, partition, record, { tailed: true }));
     while (list.childElementCount > MOST_SHOWN) list.lastElementChild.remove();
   }
 
   function arrived(partitions) {
-    const news = { records: inOrder(partitions), skipped: partitions.reduce((sum, one) => sum + one.skipped, 0) };
+    const news = {
+      records: inOrder(partitions),
+      skipped: partitions.reduce((sum, one) => sum + one.skipped, 0),
+    };
     seen += news.records.length + news.skipped;
     if (!paused) return show(news);
     held.push(news);
@@ -71,7 +89,9 @@ export function tailView({ parts: [topic, number] }) {
     dot.className = on ? "dot on" : "dot off";
     setText(state, text);
   };
-  source.addEventListener("ready", (event) => connected(true, `live, ${plural(JSON.parse(event.data).partitions, "partition")}`));
+  source.addEventListener("ready", (event) =>
+    connected(true, `live, ${plural(JSON.parse(event.data).partitions, "partition")}`),
+  );
   source.addEventListener("records", (event) => {
     arrived(JSON.parse(event.data).partitions);
     tell();
@@ -80,13 +100,35 @@ export function tailView({ parts: [topic, number] }) {
     source.close();
     connected(false, JSON.parse(event.data).error);
   });
-  source.onerror = () => connected(false, source.readyState === EventSource.CLOSED ? "the server refused" : "the connection is lost; trying again, from the end then");
+  source.onerror = () =>
+    connected(
+      false,
+      source.readyState === EventSource.CLOSED
+        ? "the server refused"
+        : "the connection is lost; trying again, from the end then",
+    );
 
   clearList();
   tell();
-  const crumbs = [h("a", { href: "#/" }, "Topics"), "/", h("a", { href: `#/t/${encodeURIComponent(topic)}` }, topic), "/"];
-  if (number !== undefined) crumbs.push(h("a", { href: `#/t/${encodeURIComponent(topic)}/${number}` }, name), "/");
-  const head = h("div", { class: "head" }, h("div", {}, h("div", { class: "crumbs" }, crumbs), h("h1", {}, `${name}, live`)), h("div", { class: "buttons" }, pause, clear));
-  const panel = h("section", { class: "panel" }, h("header", {}, h("span", { role: "status" }, dot, state), total), list);
+  const crumbs = [
+    h("a", { href: "#/" }, "Topics"),
+    "/",
+    h("a", { href: `#/t/${encodeURIComponent(topic)}` }, topic),
+    "/",
+  ];
+  if (number !== undefined)
+    crumbs.push(h("a", { href: `#/t/${encodeURIComponent(topic)}/${number}` }, name), "/");
+  const head = h(
+    "div",
+    { class: "head" },
+    h("div", {}, h("div", { class: "crumbs" }, crumbs), h("h1", {}, `${name}, live`)),
+    h("div", { class: "buttons" }, pause, clear),
+  );
+  const panel = h(
+    "section",
+    { class: "panel" },
+    h("header", {}, h("span", { role: "status" }, dot, state), total),
+    list,
+  );
   return { title: `${name}, live`, element: [head, panel], stop: () => source.close() };
 }

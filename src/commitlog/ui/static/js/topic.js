@@ -11,7 +11,11 @@ import { hideTip, legend, statesOf, Strip } from "./strip.js";
 
 function row(topic, partition) {
   const address = `#/t/${encodeURIComponent(topic)}/${partition.partition}`;
-  const cells = { start: h("td", { class: "number small-hidden" }), next: h("td", { class: "number" }), size: h("td", { class: "number" }) };
+  const cells = {
+    start: h("td", { class: "number small-hidden" }),
+    next: h("td", { class: "number" }),
+    size: h("td", { class: "number" }),
+  };
   const records = new RateView(rate);
   const choose = (bar) => {
     hideTip();
@@ -19,7 +23,16 @@ function row(topic, partition) {
   };
   const strip = new Strip({ choose });
   const link = h("a", { href: address }, `${topic}-${partition.partition}`);
-  const element = h("tr", {}, h("td", { class: "name" }, link), cells.start, cells.next, cells.size, h("td", { class: "number small-hidden" }, records.element), h("td", { class: "wide" }, strip.element));
+  const element = h(
+    "tr",
+    {},
+    h("td", { class: "name" }, link),
+    cells.start,
+    cells.next,
+    cells.size,
+    h("td", { class: "number small-hidden" }, records.element),
+    h("td", { class: "wide" }, strip.element),
+  );
   return {
     element,
     update(now) {
@@ -37,28 +50,72 @@ export function topicView({ parts: [name], query, go, about }) {
   const records = new RateView(rate);
   const written = new RateView(byteRate);
   const settings = h("div", { class: "settings" });
-  const { element: listing, body } = table([["Partition"], ["start_offset", "number small-hidden"], ["next_offset", "number"], ["Size", "number"], ["Records/s", "number small-hidden"], ["Segments, oldest first, one scale for all", "wide"]]);
-  const rows = new Keyed(body, (one) => one.partition, (one) => row(name, one));
+  const { element: listing, body } = table([
+    ["Partition"],
+    ["start_offset", "number small-hidden"],
+    ["next_offset", "number"],
+    ["Size", "number"],
+    ["Records/s", "number small-hidden"],
+    ["Segments, oldest first, one scale for all", "wide"],
+  ]);
+  const rows = new Keyed(
+    body,
+    (one) => one.partition,
+    (one) => row(name, one),
+  );
   const pages = pager((from) => go({ from }));
   const key = h("div", { class: "end" });
   const live = h("a", { class: "button", href: `#/live/${encodeURIComponent(name)}` }, "Live tail");
-  const append = about.writable ? h("button", { onclick: () => appendDialog(name, null) }, "Append a record") : null;
+  const append = about.writable
+    ? h("button", { onclick: () => appendDialog(name, null) }, "Append a record")
+    : null;
   const find = search("Find a key", null, async (text) => {
-    const { partition } = await get(["topics", name, "place"], { key: text });
-    location.hash = `#/t/${encodeURIComponent(name)}/${partition}?${new URLSearchParams({ key: text })}`;
+    try {
+      const { partition } = await get(["topics", name, "place"], { key: text });
+      location.hash = `#/t/${encodeURIComponent(name)}/${partition}?${new URLSearchParams({ key: text })}`;
+    } catch (problem) {
+      head.after(h("div", { class: "notice bad", role: "alert" }, problem.message));
+    }
   });
-  const head = h("div", { class: "head" }, h("div", {}, h("div", { class: "crumbs" }, h("a", { href: "#/" }, "Topics"), "/"), h("h1", {}, name)), h("div", { class: "buttons" }, find, append, live));
-  const partitions = h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Partitions"), key), listing, pages.element);
+  const head = h(
+    "div",
+    { class: "head" },
+    h("div", {}, h("div", { class: "crumbs" }, h("a", { href: "#/" }, "Topics"), "/"), h("h1", {}, name)),
+    h("div", { class: "buttons" }, find, append, live),
+  );
+  const partitions = h(
+    "section",
+    { class: "panel" },
+    h("header", {}, h("h2", {}, "Partitions"), key),
+    listing,
+    pages.element,
+  );
   return {
     title: name,
-    element: [head, h("section", { class: "panel" }, stats.element, h("div", { class: "pad" }, settings)), partitions],
+    element: [
+      head,
+      h("section", { class: "panel" }, stats.element, h("div", { class: "pad" }, settings)),
+      partitions,
+    ],
     async refresh(signal) {
       const found = await get(["topics", name], { from: query.from }, signal);
       records.update(found.rates.records);
       written.update(found.rates.bytes);
-      stats.update({ Records: upTo(found) + short(found.records), Size: bytes(found.bytes), Partitions: count(found.partitions), Segments: count(found.segments), "Records/s": records.element, "Bytes/s": written.element });
+      stats.update({
+        Records: upTo(found) + short(found.records),
+        Size: bytes(found.bytes),
+        Partitions: count(found.partitions),
+        Segments: count(found.segments),
+        "Records/s": records.element,
+        "Bytes/s": written.element,
+      });
       const chosen = { cleanup_policy: found.cleanup_policy, ...found.config };
-      replace(settings, Object.entries(chosen).map(([setting, value]) => h("span", { class: "chip mono" }, `${setting} = ${value}`)));
+      replace(
+        settings,
+        Object.entries(chosen).map(([setting, value]) =>
+          h("span", { class: "chip mono" }, `${setting} = ${value}`),
+        ),
+      );
       const largest = Math.max(...found.listed.map((one) => one.bytes), 1);
       rows.update(found.listed.map((one) => ({ ...one, largest })));
       replace(key, legend(statesOf(found.listed)));
@@ -66,4 +123,3 @@ export function topicView({ parts: [name], query, go, about }) {
     },
   };
 }
-

@@ -7,7 +7,11 @@ import { pager, search } from "./pages.js";
 import { RateView } from "./sparkline.js";
 
 function row(topic) {
-  const cells = { partitions: h("td", { class: "number" }), records: h("td", { class: "number" }), segments: h("td", { class: "number small-hidden" }) };
+  const cells = {
+    partitions: h("td", { class: "number" }),
+    records: h("td", { class: "number" }),
+    segments: h("td", { class: "number small-hidden" }),
+  };
   const size = h("span");
   const share = h("i");
   const policy = h("span", { class: "chip" });
@@ -42,7 +46,16 @@ function row(topic) {
 }
 
 export function topicsView({ query, go }) {
-  const { element: listing, body } = table([["Topic"], ["Partitions", "number"], ["Records", "number"], ["Size", "number"], ["Segments", "number small-hidden"], ["Records/s", "number"], ["Bytes/s", "number small-hidden"], ["Cleanup", "small-hidden"]]);
+  const { element: listing, body } = table([
+    ["Topic"],
+    ["Partitions", "number"],
+    ["Records", "number"],
+    ["Size", "number"],
+    ["Segments", "number small-hidden"],
+    ["Records/s", "number"],
+    ["Bytes/s", "number small-hidden"],
+    ["Cleanup", "small-hidden"],
+  ]);
   const rows = new Keyed(body, (topic) => topic.name, row);
   const title = h("h1", {}, "Topics");
   const none = h("div");
@@ -59,7 +72,12 @@ export function topicsView({ query, go }) {
       rows.update(found.topics.map((one) => ({ ...one, largest })));
       listing.hidden = !found.topics.length;
       if (found.topics.length) none.replaceChildren();
-      else if (!none.firstChild) none.append(query.search ? empty("Nothing found", "No topic has that in its name.") : empty("No topics yet", "They show up here once an application creates one."));
+      else if (!none.firstChild)
+        none.append(
+          query.search
+            ? empty("Nothing found", "No topic has that in its name.")
+            : empty("No topics yet", "They show up here once an application creates one."),
+        );
       pages.update(found.from, found.topics.length, found.total);
     },
   };
