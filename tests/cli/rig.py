@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import commitlog
 from commitlog.cli.app import app
 
 SOURCE = str(Path(commitlog.__file__).parents[1])
-PROGRAM = [sys.executable, "-W", "error", "-m", "commitlog"]
+PROGRAM = [sys.executable, "-m", "commitlog"]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def piped(*arguments: object, stdin: bytes = b"", **more: str) -> subprocess.Com
         [*PROGRAM, *map(str, arguments)],
         input=stdin,
         capture_output=True,
-        env=environment(**more),
+        env=environment(PYTHONWARNINGS="error", **more),
         check=False,
         timeout=60,
     )
@@ -59,26 +59,27 @@ def started(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*PROGRAM, *map(str, arguments)], env=environment(), **more)
 
 
-def on_terminal(*arguments: object, typed: bytes = b"") -> tuple[int, str]:
-    """Run `python -m commitlog` on a terminal of its own; returns the exit code and what the screen got."""
+def on_terminal(*arguments: object, typed: bytes = b"", **more: str) -> tuple[int, str]:
+    """Run `python -m commitlog` on a terminal of its own, and answer its question.
+
+    Returns the exit code and what the screen got. What is typed is typed again until something happens: a
+    signal that comes just before Python reads from a terminal is noticed only after that.
+    """
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve(PROGRAM[0], [*PROGRAM, *map(str, arguments)], environment(TERM="xterm-256color"))
-    if typed:
-        os.write(terminal, typed)
-    seen = b"".join(_until_closed(terminal))
+        screen = environment(**{"TERM": "xterm-256color", **more})
+        os.execve(PROGRAM[0], [*PROGRAM, *map(str, arguments)], screen)
+    seen = b""
+    try:
+        while True:
+            if b"[y/N]: " in seen and not select.select([terminal], [], [], 0.5)[0]:
+                os.write(terminal, typed)
+            piece = os.read(terminal, 1 << 16)
+            if not piece:
+                break
+            seen += piece
+    except OSError:  # EIO: the other side is gone
+        pass
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
     return os.waitstatus_to_exitcode(status), seen.decode()
-
-
-def _until_closed(terminal: int) -> Sequence[bytes]:
-    pieces = []
-    while True:
-        try:
-            piece = os.read(terminal, 1 << 16)
-        except OSError:  # EIO: the other side is gone
-            return pieces
-        if not piece:
-            return pieces
-        pieces.append(piece)

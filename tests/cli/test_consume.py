@@ -43,7 +43,13 @@ def test_an_empty_topic_prints_nothing(data: Path) -> None:
 
 @pytest.mark.parametrize(
     ("start", "first"),
-    [("beginning", "v0"), ("3", "v3"), ("1970-01-01T00:00:05", "v5"), ("1970-01-01T00:00:04.001Z", "v5"), ("@4000", "v4")],
+    [
+        ("beginning", "v0"),
+        ("3", "v3"),
+        ("1970-01-01T00:00:05", "v5"),
+        ("1970-01-01T00:00:04.001Z", "v5"),
+        ("@4000", "v4"),
+    ],
 )
 def test_it_begins_where_it_is_told_to(data: Path, start: str, first: str) -> None:
     assert lines(data, "t", "--from", start, "--max", 1) == [first]
@@ -105,7 +111,11 @@ def test_json_quotes_whatever_a_record_holds(tmp_path: Path) -> None:
 
 
 def test_hex_and_raw(data: Path) -> None:
-    assert lines(data, "t", "--format", "hex", "--keys", "--last", 3) == ["6b37\t7637", "676f6e65\tnull", "null\tff"]
+    assert lines(data, "t", "--format", "hex", "--keys", "--last", 3) == [
+        "6b37\t7637",
+        "676f6e65\tnull",
+        "null\tff",
+    ]
     assert call("consume", data, "t", "--format", "raw").stdout_bytes == b"v0v1v2v3v4v5v6v7\xff"
 
 

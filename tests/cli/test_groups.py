@@ -42,7 +42,10 @@ def test_a_log_without_groups_says_so(tmp_path: Path) -> None:
 
 def test_a_group_is_described(data: Path) -> None:
     found = ok_json("groups", "describe", data, "billing")
-    assert [(row["committed"], row["end_offset"], row["lag"]) for row in found["partitions"]] == [(3, 5, 2), (1, 5, 4)]
+    assert [(row["committed"], row["end_offset"], row["lag"]) for row in found["partitions"]] == [
+        (3, 5, 2),
+        (1, 5, 4),
+    ]
     with commitlog.open(data, mode="r") as log, log.consumer("orders", group_id="billing") as consumer:
         consumer.poll()
         text = ok("groups", "describe", data, "billing")
@@ -81,9 +84,15 @@ def test_a_new_group_may_be_set_before_it_reads(data: Path) -> None:
 def test_a_group_with_members_is_left_alone(data: Path) -> None:
     with commitlog.open(data, mode="r") as log, log.consumer("orders", group_id="billing") as consumer:
         consumer.poll()
-        for command in (["reset-offsets", data, "billing", "--to-latest"], ["delete", data, "billing", "--yes"]):
+        for command in (
+            ["reset-offsets", data, "billing", "--to-latest"],
+            ["delete", data, "billing", "--yes"],
+        ):
             result = call("groups", *command)
-            assert (result.exit_code, result.stderr) == (1, "Error: group 'billing' has 1 members; stop them first\n")
+            assert (result.exit_code, result.stderr) == (
+                1,
+                "Error: group 'billing' has 1 members; stop them first\n",
+            )
 
 
 def test_wrong_usage(data: Path) -> None:
@@ -94,6 +103,8 @@ def test_wrong_usage(data: Path) -> None:
 
 
 def test_a_group_is_deleted(data: Path) -> None:
-    assert call("groups", "delete", data, "billing", stdin="n\n").stderr.endswith("Error: nothing was changed\n")
+    assert call("groups", "delete", data, "billing", stdin="n\n").stderr.endswith(
+        "Error: nothing was changed\n"
+    )
     assert ok_json("groups", "delete", data, "billing", "--yes") == {"group": "billing", "deleted": True}
     assert ok_json("groups", "list", data) == []

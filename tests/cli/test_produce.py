@@ -33,7 +33,11 @@ def values(data: Path, topic: str = "t", partition: int = 0) -> list[bytes | Non
 
 def test_every_line_of_stdin_is_a_record(data: Path) -> None:
     assert ok("produce", data, "t", stdin="a\nb\n") == "2 records appended to t\n"
-    assert ok_json("produce", data, "t", stdin="c\n") == {"topic": "t", "records": 1, "offsets": {"0": [2, 3]}}
+    assert ok_json("produce", data, "t", stdin="c\n") == {
+        "topic": "t",
+        "records": 1,
+        "offsets": {"0": [2, 3]},
+    }
     assert values(data) == [b"a", b"b", b"c"]
 
 
@@ -47,7 +51,9 @@ def test_every_line_of_stdin_is_a_record(data: Path) -> None:
         (b"\xff\x00\r\n\xfe", [b"\xff\x00\r", b"\xfe"]),
     ],
 )
-def test_bytes_stay_as_they_are_and_a_last_line_needs_no_end(data: Path, given: bytes, expected: object) -> None:
+def test_bytes_stay_as_they_are_and_a_last_line_needs_no_end(
+    data: Path, given: bytes, expected: object
+) -> None:
     ok("produce", data, "t", stdin=given)
     assert values(data) == expected
 
@@ -75,7 +81,9 @@ def test_a_line_without_the_separator_is_named_and_those_before_are_kept(data: P
     block = "k:v\n" * 3 + "nothing\n"
     result = call("produce", data, "t", "-k", ":", stdin=block)
     assert result.exit_code == 1
-    assert result.stderr == "Error: record 3: there is no ':' behind its key (records appended before that: 0)\n"
+    assert (
+        result.stderr == "Error: record 3: there is no ':' behind its key (records appended before that: 0)\n"
+    )
 
 
 def test_the_null_marker_makes_tombstones(data: Path) -> None:
@@ -103,8 +111,9 @@ def test_json_lines_are_whole_records(data: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["{", "[]", '{"valu": 1}', '{"timestamp": {}}', '{"timestamp": "soon"}', '{"headers": 3}', '{"partition": "x"}',
-     '{"value_base64": "?"}', '{"value": "", "value_base64": ""}', "[" * 100_000, '{"timestamp": -1}'],
+    ["{", "[]", '{"valu": 1}', '{"timestamp": {}}', '{"timestamp": "soon"}', '{"headers": 3}',
+     '{"partition": "x"}', '{"value_base64": "?"}', '{"value": "", "value_base64": ""}', "[" * 100_000,
+     '{"timestamp": -1}'],
 )  # fmt: skip
 def test_a_line_that_is_no_record_is_one_sentence(data: Path, wrong: str) -> None:
     result = call("produce", data, "t", "--format", "json", stdin='{"value": "fine"}\n' + wrong)
@@ -114,7 +123,10 @@ def test_a_line_that_is_no_record_is_one_sentence(data: Path, wrong: str) -> Non
 
 
 def test_what_consume_prints_as_json_produce_takes(data: Path) -> None:
-    given = [{"key": "k", "value_base64": "/w==", "headers": [{"key": "h", "value": "x"}], "timestamp": 5}, {"value": None}]
+    given = [
+        {"key": "k", "value_base64": "/w==", "headers": [{"key": "h", "value": "x"}], "timestamp": 5},
+        {"value": None},
+    ]
     ok("produce", data, "t", "--format", "json", stdin="\n".join(map(json.dumps, given)))
     ok("topics", "create", data, "copy")
     ok("produce", data, "copy", "--format", "json", stdin=ok("consume", data, "t", "--json"))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli.rig import call, ok, ok_json
-
 import commitlog
+from cli.rig import call, ok, ok_json
 
 
 def test_a_topic_is_created_with_its_log_listed_and_described(tmp_path: Path) -> None:

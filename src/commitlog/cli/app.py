@@ -92,6 +92,9 @@ def _terminate(*_: object) -> NoReturn:
 
 def run() -> int:
     """Run what the arguments of this process ask for; returns the exit code."""
+    if sys.stdout is None:  # what Python makes of a closed one
+        click.echo("Error: stdout is closed", err=True)
+        return 1
     signal.signal(signal.SIGTERM, _terminate)  # so that logs are closed, and groups left
     try:
         app.main(prog_name="commitlog")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
 
-from commitlog.cli.opening import reading, writing
+from commitlog.cli.opening import NOTHING_ELSE, reading, writing
 from commitlog.cli.options import (
     directory_argument,
     example,
@@ -18,7 +18,6 @@ from commitlog.cli.options import (
 )
 from commitlog.cli.output import ask, counted, print_json, print_table
 from commitlog.cli.progress import progress_bar
-from commitlog.config import LogConfig
 from commitlog.errors import CorruptionError, UnknownTopicError
 from commitlog.log import CommitLog
 from commitlog.topics.catalog import INTERNAL
@@ -118,7 +117,7 @@ def repair(directory: str, topic: str | None, yes: bool, as_json: bool) -> None:
 
 def _repaired(directory: str, damaged: set[str]) -> list[dict[str, Any]]:
     """Repair partitions by name, or by the name of their topic where it could not be opened."""
-    with writing(directory, config=LogConfig(recovery_mode="salvage", cleaner_enable=False)) as log:
+    with writing(directory, config=replace(NOTHING_ELSE, recovery_mode="salvage")) as log:
         # what kept the log from being opened, opening it has repaired
         rows = {one.partition: [*one.salvaged] for one in log.recovery if one.salvaged}
         rebuilt = {one.partition: one.indexes_rebuilt for one in log.recovery if one.salvaged}

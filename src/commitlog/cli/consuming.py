@@ -89,7 +89,7 @@ def print_alone(
         consumer.subscribe(topic)
     else:
         consumer.assign([(topic, partition)])
-    ends = consumer.end_offsets(consumer.assignment())
+    ends = consumer.end_offsets(sorted(consumer.assignment()))
     for name in ends:
         consumer.seek(name, start.in_partition(log.topic(topic).partition(name.partition)))
     while not printer.done and (follow or _is_behind(consumer, ends)):

@@ -10,6 +10,7 @@ from commitlog.cli.progress import progress_bar
 from commitlog.config import LogConfig
 from commitlog.log import CommitLog
 
+NOTHING_ELSE = LogConfig(cleaner_enable=False)  # a command does what it says, and compacts only if it says so
 _CHECKING = "checking what may be torn"
 
 
@@ -22,7 +23,7 @@ def reading(directory: str) -> Iterator[CommitLog]:
 
 @contextmanager
 def writing(
-    directory: str, *, shared: bool = False, create: bool = False, config: LogConfig | None = None
+    directory: str, *, shared: bool = False, create: bool = False, config: LogConfig = NOTHING_ELSE
 ) -> Iterator[CommitLog]:
     """Open a log to change it; NotALogError if there is none, unless it may be created."""
     if not create:

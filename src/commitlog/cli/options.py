@@ -17,9 +17,11 @@ def example(*lines: str) -> str:
 
 def _completed(ctx: click.Context, incomplete: str, names: str) -> list[str]:
     """Return the topics or groups of the log on the line that begin like this."""
-    # there is nobody to tell of an error
-    with suppress(Exception), commitlog.open(ctx.params["directory"], mode="r") as log:
-        return [name for name in getattr(log, names)() if name.startswith(incomplete)]
+    with suppress(Exception):  # there is nobody to tell
+        # behind an option that has no value yet, arguments are not parsed
+        directory = ctx.params["directory"] or ctx.args[0]
+        with commitlog.open(directory, mode="r") as log:
+            return [name for name in getattr(log, names)() if name.startswith(incomplete)]
     return []
 
 

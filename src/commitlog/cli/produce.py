@@ -24,6 +24,7 @@ from commitlog.cli.options import (
 )
 from commitlog.cli.output import counted, print_json
 from commitlog.cli.progress import progress_bar
+from commitlog.config import LogConfig
 from commitlog.errors import CommitLogError
 
 
@@ -79,10 +80,10 @@ def produce(
         None if null_marker is None else os.fsencode(null_marker),
         tuple((name, os.fsencode(value)) for name, value in headers),
     )
-    with writing(directory, shared=shared) as log:
+    with writing(directory, shared=shared, config=LogConfig()) as log:  # it may run for long
         feed = Feed(log.topic(topic), given, partition, sync=sync)
         try:
-            _append_all(feed, files or [sys.stdin.buffer], log.topic(topic).config.max_message_bytes, form)
+            _append_all(feed, files or [_stdin()], log.topic(topic).config.max_message_bytes, form)
         except CommitLogError as error:
             raise click.ClickException(f"{error} (records appended before that: {feed.records})") from error
     if as_json:
@@ -90,6 +91,12 @@ def produce(
         print_json({"topic": topic, "records": feed.records, "offsets": spans})
     else:
         click.echo(f"{counted(feed.records, 'record')} appended to {topic}")
+
+
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:  # what Python makes of a closed one
+        raise click.ClickException("stdin is closed")
+    return sys.stdin.buffer
 
 
 def _append_all(feed: Feed, sources: Sequence[BinaryIO], max_message_bytes: int, form: str) -> None:

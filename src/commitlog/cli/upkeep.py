@@ -22,10 +22,7 @@ from commitlog.cli.options import (
 )
 from commitlog.cli.output import ask, print_json, print_table
 from commitlog.cli.progress import progress_bar
-from commitlog.config import LogConfig
 from commitlog.log import CommitLog
-
-BY_HAND = LogConfig(cleaner_enable=False)  # or the cleaner might be first
 
 
 @click.command(epilog=example("commitlog compact data users --roll"))
@@ -39,7 +36,7 @@ BY_HAND = LogConfig(cleaner_enable=False)  # or the cleaner might be first
 def compact(directory: str, topic: str | None, first_roll: bool, shared: bool, as_json: bool) -> None:
     """Keep only the latest record of each key, in one topic or in all whose cleanup_policy says so."""
     reports = []
-    with writing(directory, shared=shared, config=BY_HAND) as log:
+    with writing(directory, shared=shared) as log:
         for _, partition in _partitions(log, [topic] if topic else _compacted(log), None):
             if first_roll:
                 partition.roll()
