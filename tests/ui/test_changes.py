@@ -7,10 +7,9 @@ import pytest
 from helpers import contents, fill
 
 import commitlog
-from commitlog import CommitLog, LogLockedError, NotALogError, TopicPartition
-from commitlog.ui.server import open_log
+from commitlog import CommitLog, TopicPartition
 
-from .client import Client, served
+from .client import Client
 
 COMPACT = {"cleanup_policy": "compact"}
 
@@ -111,22 +110,3 @@ def test_a_page_that_only_looks_changes_nothing(client: Client, log: CommitLog) 
         answer = client.post(path, {"value": "x", "before": 2, "group_id": "g", "to": "earliest"})
         assert (answer.status, "only looks" in answer.json["error"]) == (403, True), path
     assert (partition.start_offset, partition.next_offset, len(partition.segments)) == (0, 3, 1)
-
-
-def test_a_writable_page_of_a_log_that_an_application_has_alone_is_refused(
-    log: CommitLog, log_path: Path
-) -> None:
-    with (
-        pytest.raises(LogLockedError, match="is open for writing in"),
-        open_log(str(log_path), writable=True),
-    ):
-        pass
-    with open_log(str(log_path), writable=False) as reader, served(reader) as client:
-        assert client.get("topics")["total"] == 0
-
-
-@pytest.mark.parametrize("writable", [False, True])
-def test_a_page_makes_no_log_where_there_is_none(tmp_path: Path, writable: bool) -> None:
-    with pytest.raises(NotALogError), open_log(str(tmp_path / "nothing"), writable=writable):
-        pass
-    assert not (tmp_path / "nothing").exists()

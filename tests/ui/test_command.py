@@ -74,10 +74,12 @@ def test_a_port_can_be_chosen_and_one_that_is_taken_is_told(closed_log: Path) ->
         assert second.returncode == 1 and "in use" in errors and "Traceback" not in errors
 
 
-def test_a_directory_that_is_no_log_is_one_sentence(tmp_path: Path) -> None:
-    process = command(tmp_path / "nothing")
+@pytest.mark.parametrize("options", [[], ["--writable"]])
+def test_a_directory_that_is_no_log_is_one_sentence(tmp_path: Path, options: list[str]) -> None:
+    process = command(tmp_path / "nothing", *options)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1 and "is not a commitlog directory" in errors and "Traceback" not in errors
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_a_log_that_is_locked_is_told_with_the_way_out(log_path: Path) -> None:

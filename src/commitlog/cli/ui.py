@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import webbrowser
+from contextlib import AbstractContextManager
 
 import click
 
+import commitlog
+from commitlog.cli.opening import writing
 from commitlog.cli.options import directory_argument, example, json_option
 from commitlog.cli.output import flush_output, print_json
 from commitlog.errors import LogLockedError
+from commitlog.log import CommitLog
 
 
 @click.command(
@@ -35,10 +39,10 @@ def ui(directory: str, port: int, writable: bool, no_browser: bool, as_json: boo
     The page is served to this machine only, and to those who know its address, which has a token in it.
     Another process may be writing the log; with --writable only if it opened it as shared. Ctrl-C ends it.
     """
-    from commitlog.ui.server import Server, open_log
+    from commitlog.ui.server import Server
 
     try:
-        with open_log(directory, writable=writable) as log:
+        with _opened(directory, writable) as log:
             server = Server(log, port=port, writable=writable)
             if as_json:
                 print_json({"path": log.path, "url": server.url, "writable": writable})
@@ -51,6 +55,11 @@ def ui(directory: str, port: int, writable: bool, no_browser: bool, as_json: boo
     except LogLockedError as locked:
         hint = "without --writable it can be looked at meanwhile"
         raise click.ClickException(f"{locked}; {hint}") from locked
+
+
+def _opened(directory: str, writable: bool) -> AbstractContextManager[CommitLog]:
+    """Open the log; to write it, together with other processes that share it."""
+    return writing(directory, shared=True) if writable else commitlog.open(directory, mode="r")
 
 
 def _has_screen() -> bool:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import uvicorn
 
-import commitlog
 from commitlog.background import Task
 from commitlog.errors import ClosedError
 from commitlog.log import CommitLog
@@ -20,17 +18,6 @@ from commitlog.ui.rates import Rates
 
 _HOST = "127.0.0.1"
 _RELEASE_SECONDS = 10.0
-
-
-@contextmanager
-def open_log(directory: str, *, writable: bool) -> Iterator[CommitLog]:
-    """Open the log to show; to write it, together with other processes that share it."""
-    with commitlog.open(directory, mode="r") as log:  # NotALogError if there is none, whatever the mode
-        if not writable:
-            yield log
-    if writable:
-        with commitlog.open(directory, shared=True) as log:
-            yield log
 
 
 class Server:
