@@ -28,6 +28,15 @@ HOSTILE = [
     "\"'><iframe srcdoc=\"<script>parent.pwned='frame'</script>\">",
 ]
 
+# each view of a log with orders(), and what is there once it is filled
+VIEWS = {
+    "": "td.name",
+    "#/t/orders": ".strip .bar",
+    "#/t/orders/0": ".record",
+    "#/groups": ".empty",
+    "#/live/orders": ".dot.on",
+}
+
 
 def show(page: Page, client: Client, where: str) -> None:
     """Go to a view, and wait until it has been filled."""
@@ -191,9 +200,9 @@ def test_nothing_is_loaded_from_elsewhere(page: Page, client: Client, log: Commi
     orders(log)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    for where in ("", "#/t/orders", "#/t/orders/0", "#/groups", "#/live/orders"):
+    for where, filled in VIEWS.items():
         show(page, client, where)
-        page.wait_for_timeout(50)
+        page.wait_for_selector(filled)
     assert asked and all(url.startswith(client.url) for url in asked)
 
 
@@ -295,11 +304,27 @@ def test_a_small_window_needs_no_scrolling_sideways(
 ) -> None:
     orders(log)
     page.set_viewport_size({"width": width, "height": 700})
-    for where in ("", "#/t/orders", "#/t/orders/0", "#/groups", "#/live/orders"):
+    for where, filled in VIEWS.items():
         show(page, client, where)
-        page.wait_for_timeout(100)
+        page.wait_for_selector(filled)
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, where
+
+
+def test_an_address_that_makes_no_sense_shows_the_topics(page: Page, client: Client, log: CommitLog) -> None:
+    log.create_topic("t")
+    for where in ("#/t/%ZZ", "#/nothing", "#/t/a/b/c"):
+        show(page, client, where)
+        expect_text(page, "1 topic")
+
+
+def test_dark_and_light_follow_the_system(page: Page, client: Client) -> None:
+    colours = set()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        show(page, client, "")
+        colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert len(colours) == 2
 
 
 def test_a_huge_value_is_cut_until_all_of_it_is_asked_for(page: Page, client: Client, log: CommitLog) -> None:

@@ -29,12 +29,19 @@ let current = null;
 function route() {
   const [path, text] = location.hash.slice(1).split("?");
   for (const [pattern, view, section] of ROUTES) {
-    const match = pattern.exec(path);
-    if (!match) continue;
-    const parts = match.slice(1).map((part) => (part === undefined ? undefined : decodeURIComponent(part)));
-    return { path, parts, view, section, query: Object.fromEntries(new URLSearchParams(text ?? "")) };
+    const parts = decoded(pattern.exec(path));
+    if (parts)
+      return { path, parts, view, section, query: Object.fromEntries(new URLSearchParams(text ?? "")) };
   }
   return { path: "/", parts: [], view: topicsView, section: "topics", query: {} };
+}
+
+function decoded(match) {
+  try {
+    return match?.slice(1).map((part) => (part === undefined ? undefined : decodeURIComponent(part)));
+  } catch {
+    return null; // an address that somebody mistyped
+  }
 }
 
 function go(path, query) {
