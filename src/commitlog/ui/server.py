@@ -36,6 +36,7 @@ class Server:
             http="h11",
             ws="none",
             lifespan="off",
+            log_config=None,  # how this process logs is its own business
             log_level="warning",
             access_log=False,
             server_header=False,
