@@ -38,7 +38,8 @@ class Feed:
         self.offsets: dict[int, range] = {}  # by partition, from the first record to the last
         self._topic = topic
         self._form = form
-        self._partition = partition
+        only = len(topic.partitions) == 1  # then no key need be looked at
+        self._partition = 0 if only and partition is None else partition
         self._sync = sync
         self._rules = Rules(topic.config)
         self._turn = 0
