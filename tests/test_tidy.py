@@ -78,14 +78,17 @@ LAYERS = [
     "cli.feeding", "cli.produce", "cli.sinks", "cli.sources", "cli.file_formats", "cli.importing",
     "cli.checking", "cli.completion", "cli.dump", "cli.figures", "cli.topics", "cli.formats", "cli.consuming",
     "cli.consume", "cli.exporting", "cli.groups", "cli.load", "cli.bench", "cli.stats", "cli.upkeep",
-    "cli.watching", "cli.top", "cli.app", "cli",
+    "cli.watching", "cli.top",
+    "ui", "ui.bars", "ui.contents", "ui.guard", "ui.rates", "ui.asking", "ui.changes_api", "ui.groups_api",
+    "ui.scanning", "ui.records_api", "ui.tail_api", "ui.topics_api", "ui.app", "ui.server",
+    "cli.ui", "cli.app", "cli",
     "__main__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
 IMPORTED_WHEN_ASKED = "batches.arrow"
 EXTRAS = [
     "pyarrow", "pandas", "pyspark", "rich", "click", "lz4", "cramjam", "kazoo", "matplotlib",
-    "prometheus_client",
+    "prometheus_client", "starlette", "uvicorn",
 ]  # fmt: skip
 
 # What durability rests on is asked of the file system in files.py only, where tests put a disk that lies.

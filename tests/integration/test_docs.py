@@ -36,6 +36,8 @@ NOT_RUN = {
     r"make docs": "test_site.py builds the site",
     r"python tools/configuration\.py": "test_site.py compares what it would write",
     r"(make bench|python benchmarks/\w+\.py).*": "measures for minutes",
+    r"commitlog ui .*": "serves until it is ended; tests/ui runs it",
+    r"python tools/screenshots\.py": "makes the pictures of docs/ui.md anew",
     r"python examples/spark_pipeline/run\.py.*": "tests/spark/test_pipeline.py runs it, and kills it",
 }
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

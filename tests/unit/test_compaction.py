@@ -124,6 +124,20 @@ def test_only_the_latest_record_of_each_key_stays_as_it_was(compacted: Partition
     assert report.bytes_after < report.bytes_before
 
 
+def test_readers_see_how_far_compaction_came(log_path: Path) -> None:
+    with commitlog.open(log_path) as log, commitlog.open(log_path, mode="r") as reader_log:
+        compacted = log.create_topic("c", config=CONFIG).partition(0)
+        seen = reader_log.topic("c").partition(0)
+        put(compacted, *numbered([0, 1, 0]))
+        assert seen.clean_offset == 0
+        compacted.compact()
+        assert seen.clean_offset == 3
+    with commitlog.open(log_path, mode="r") as reader_log:
+        assert reader_log.topic("c").partition(0).clean_offset == 3
+    with commitlog.open(log_path, shared=True) as log:
+        assert log.topic("c").partition(0).clean_offset == 3
+
+
 def test_a_pass_over_a_map_of_one_key_gets_on_key_by_key(opened: Callable[..., CommitLog]) -> None:
     log = opened(cleaner_dedupe_buffer_bytes=ONE_KEY)
     partition = log.create_topic("c", config=CONFIG).partition(0)

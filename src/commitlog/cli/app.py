@@ -23,6 +23,7 @@ from commitlog.cli.produce import produce
 from commitlog.cli.stats import stats
 from commitlog.cli.top import top
 from commitlog.cli.topics import topics
+from commitlog.cli.ui import ui
 from commitlog.cli.upkeep import compact, roll, trim
 from commitlog.errors import CommitLogError, ConfigError, InvalidTopicError
 
@@ -32,8 +33,8 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
 
 # To add a command: write it in a module of this folder, as in topics.py, and name it here.
 COMMANDS = (
-    topics, produce, consume, groups, stats, dump, verify, repair, compact, trim, roll, completion,
-    export_command, import_command, bench, top,
+    topics, produce, consume, groups, stats, top, ui, dump, verify, repair, compact, trim, roll,
+    export_command, import_command, bench, completion,
 )  # fmt: skip
 
 

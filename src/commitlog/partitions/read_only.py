@@ -49,8 +49,8 @@ class ReadOnlyPartition(PartitionReader):
         self._lock = threading.RLock()
         self._page: StatePage | None = None
         self._known: Layout | None = None
-        # start, next, durable and high watermark where there is no writer to follow; what the page told then
-        self._settled: tuple[int, int, int, int] | None = None
+        # start, next, durable, high watermark, clean: where there is no writer to follow; what the page told
+        self._settled: tuple[int, int, int, int, int] | None = None
         self._settled_at: tuple[int, int] | None = None
 
     @classmethod
@@ -101,7 +101,7 @@ class ReadOnlyPartition(PartitionReader):
         start, end, mark = found.start_offset, found.next_offset, page.kept_high_watermark if page else None
         if mark is None:
             mark = start if epoch_checkpoint.is_there(self.path) else end
-        self._settled = (start, end, found.durable_offset, max(start, min(mark, end)))
+        self._settled = (start, end, found.durable_offset, max(start, min(mark, end)), found.clean_offset)
         self._settled_at = told
 
     def _wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
@@ -192,11 +192,20 @@ class ReadOnlyPartition(PartitionReader):
         page = self._follow()
         return page.high_watermark if page else self._fixed(3)
 
+    @property
+    def clean_offset(self) -> int:
+        """Below it compaction has left one record of each key."""
+        page = self._follow()
+        return page.clean_offset if page else self._fixed(4)
+
     def _fixed(self, number: int) -> int:
         settled, page = self._settled, self._page
         if settled is None:  # another thread has just found a writer to follow
             assert page is not None
-            settled = page.start_offset, page.next_offset, page.durable_offset, page.high_watermark
+            settled = (
+                page.start_offset, page.next_offset, page.durable_offset,
+                page.high_watermark, page.clean_offset,
+            )  # fmt: skip
         return settled[number]
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:

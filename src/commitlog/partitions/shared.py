@@ -200,6 +200,11 @@ class SharedPartition(Partition):
         """Readers stop here; next_offset where there are no replicas."""
         return self._page.high_watermark
 
+    @property
+    def clean_offset(self) -> int:
+        """Below it compaction has left one record of each key."""
+        return self._page.clean_offset
+
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
         """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
         return self._view.wait_for(offset, timeout)

@@ -1,0 +1,67 @@
+"""`commitlog ui`: the log as a page in the browser."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from contextlib import AbstractContextManager
+
+import click
+
+import commitlog
+from commitlog.cli.opening import writing
+from commitlog.cli.options import directory_argument, example, json_option
+from commitlog.cli.output import flush_output, print_json
+from commitlog.errors import LogLockedError
+from commitlog.log import CommitLog
+
+
+@click.command(
+    "ui",
+    epilog=example(
+        "commitlog ui data", "commitlog ui data --port 8400 --no-browser", "commitlog ui data --writable"
+    ),
+)
+@directory_argument
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; any that is free."
+)
+@click.option(
+    "--writable",
+    is_flag=True,
+    help="Let the page append, trim, roll, compact and reset groups, when asked to.",
+)
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@json_option
+def ui(directory: str, port: int, writable: bool, no_browser: bool, as_json: bool) -> None:
+    """Show a log as a page in the browser: segments, rates, groups, records, a live tail.
+
+    The page is served to this machine only, and to those who know its address, which has a token in it.
+    Another process may be writing the log; with --writable only if it opened it as shared. Ctrl-C ends it.
+    """
+    from commitlog.ui.server import Server
+
+    try:
+        with _opened(directory, writable) as log:
+            server = Server(log, port=port, writable=writable)
+            if as_json:
+                print_json({"path": log.path, "url": server.url, "writable": writable})
+            else:
+                click.echo(f"{log.path} is shown at\n\n  {server.url}\n\nuntil you press Ctrl-C")
+            flush_output()
+            if not no_browser and _has_screen():
+                webbrowser.open(server.url)
+            server.run()
+    except LogLockedError as locked:
+        hint = "without --writable it can be looked at meanwhile"
+        raise click.ClickException(f"{locked}; {hint}") from locked
+
+
+def _opened(directory: str, writable: bool) -> AbstractContextManager[CommitLog]:
+    """Open the log; to write it, together with other processes that share it."""
+    return writing(directory, shared=True) if writable else commitlog.open(directory, mode="r")
+
+
+def _has_screen() -> bool:
+    """Say whether a browser has somewhere to show up; else one for terminals might be started in ours."""
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -1,0 +1,11 @@
+"""The page for looking at a log: a small web server on this machine. Needs the extra `ui`."""
+
+from __future__ import annotations
+
+from commitlog.errors import MissingDependencyError
+
+try:
+    import starlette  # noqa: F401
+    import uvicorn  # noqa: F401
+except ImportError as missing:
+    raise MissingDependencyError("commitlog ui", "commitlog[ui]") from missing

@@ -1,0 +1,60 @@
+"""The application: which address answers what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from commitlog.errors import CommitLogError
+from commitlog.ui import changes_api, groups_api, records_api, tail_api, topics_api
+from commitlog.ui.asking import BadRequestError, Ui, answer_error, answer_refusal
+
+STATIC = Path(__file__).parent / "static"
+_PARTITION = "/api/topics/{topic}/partitions/{partition:int}"
+
+
+def make_app(ui: Ui, closing: Callable[[], bool]) -> Starlette:
+    """Return the application over a log; `closing` says when tails should end."""
+    handlers: dict[Any, Any] = dict.fromkeys((BadRequestError, CommitLogError, OSError), answer_error)
+    handlers[HTTPException] = answer_refusal
+    app = Starlette(routes=[*_looking(), *_changing(), _static()], exception_handlers=handlers)
+    app.state.ui = ui
+    app.state.closing = closing
+    return app
+
+
+def _looking() -> list[BaseRoute]:
+    return [
+        Route("/api/about", topics_api.about),
+        Route("/api/topics", topics_api.topics),
+        Route("/api/topics/{topic}", topics_api.topic),
+        Route("/api/topics/{topic}/place", topics_api.place),
+        Route("/api/topics/{topic}/tail", tail_api.tail),
+        Route(_PARTITION, topics_api.partition),
+        Route(_PARTITION + "/closer", topics_api.closer),
+        Route(_PARTITION + "/records", records_api.records),
+        Route(_PARTITION + "/records/{offset:int}", records_api.record),
+        Route("/api/groups", groups_api.groups),
+        Route("/api/group", groups_api.group),
+    ]
+
+
+def _changing() -> list[BaseRoute]:
+    changes = {
+        "/api/topics/{topic}/append": changes_api.append,
+        _PARTITION + "/trim": changes_api.trim,
+        _PARTITION + "/roll": changes_api.roll,
+        _PARTITION + "/compact": changes_api.compact,
+        "/api/group/reset": changes_api.reset,
+    }
+    return [Route(path, changes_api.changing(change), methods=["POST"]) for path, change in changes.items()]
+
+
+def _static() -> BaseRoute:
+    return Mount("/", StaticFiles(directory=STATIC, html=True))

@@ -1,0 +1,128 @@
+"""What a request asks for, checked, and how it is answered: JSON, and errors as one sentence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from commitlog.errors import (
+    CommitLogError,
+    GroupNotEmptyError,
+    OffsetOutOfRangeError,
+    UnknownGroupError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from commitlog.log import CommitLog
+from commitlog.ui.rates import Rates
+
+_MOST_BODY_BYTES = 4 * 1024 * 1024
+_LARGEST = 2**63 - 1
+_STATUS: list[tuple[type[Exception], int]] = [
+    (UnknownTopicError, 404),
+    (UnknownPartitionError, 404),
+    (UnknownGroupError, 404),
+    (GroupNotEmptyError, 409),
+    (OffsetOutOfRangeError, 409),
+    (CommitLogError, 422),
+    (OSError, 500),
+]
+
+
+class BadRequestError(ValueError):
+    """The page, or somebody else, asked for something that makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ui:
+    """What every answer is made from."""
+
+    log: CommitLog
+    writable: bool
+    rates: Rates
+
+
+def ui_of(request: Request) -> Ui:
+    """Return what the application was made with."""
+    found: Ui = request.app.state.ui
+    return found
+
+
+def partition_of(request: Request) -> Any:
+    """Return the partition in the path of a request."""
+    topic = ui_of(request).log.topic(request.path_params["topic"])
+    return topic.partition(request.path_params["partition"])
+
+
+def number(
+    request: Request, name: str, default: int | None = None, *, low: int = 0, high: int = _LARGEST
+) -> int | None:
+    """Return a number that the query has, or the default."""
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    return checked(name, text, low, high)
+
+
+def key_of(request: Request) -> bytes | None:
+    """Return the key that the query has, as text or, with key_format=hex, in hex."""
+    key = request.query_params.get("key")
+    if key is None or request.query_params.get("key_format") != "hex":
+        return None if key is None else key.encode()
+    try:
+        return bytes.fromhex(key)
+    except ValueError:
+        raise BadRequestError(f"{key!r} is not hex") from None
+
+
+def limit(request: Request, default: int, most: int) -> int:
+    """Return how many are asked for, within bounds."""
+    found = number(request, "limit", default, low=1)
+    assert found is not None
+    return min(found, most)
+
+
+def checked(name: str, value: object, low: int = 0, high: int = _LARGEST) -> int:
+    """Return a whole number in [low, high]; BadRequestError if it is none."""
+    try:
+        if isinstance(value, bool | float) or not isinstance(value, int | str):
+            raise ValueError
+        found = int(value)
+    except ValueError:
+        raise BadRequestError(f"{name} must be a whole number") from None
+    if not low <= found <= high:
+        raise BadRequestError(f"{name} must be between {low} and {high}")
+    return found
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the body of a request."""
+    data = b""
+    async for piece in request.stream():
+        data += piece
+        if len(data) > _MOST_BODY_BYTES:
+            raise BadRequestError(f"a request may have {_MOST_BODY_BYTES} bytes")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadRequestError("the body is not JSON") from None
+    if not isinstance(found, dict):
+        raise BadRequestError("the body must be a JSON object")
+    return found
+
+
+def answer_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer with a sentence."""
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 400)
+    return JSONResponse({"error": str(error)}, status)
+
+
+def answer_refusal(request: Request, error: Exception) -> JSONResponse:
+    """Answer what no route is for."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code)

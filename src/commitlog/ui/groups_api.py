@@ -1,0 +1,54 @@
+"""Consumer groups: who is in them, how far they are, and how far behind."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from commitlog.clients.groups.admin import GroupDescription
+from commitlog.ui.asking import BadRequestError, limit, number, ui_of
+
+
+def groups(request: Request) -> JSONResponse:
+    """List groups whose name contains `search`, from number `from` on."""
+    log, search = ui_of(request).log, request.query_params.get("search", "").lower()
+    names = [name for name in log.groups() if search in name.lower()]
+    first = number(request, "from", 0) or 0
+    chosen = names[first : first + limit(request, 50, 200)]
+    listed = [_summary(log.describe_group(name)) for name in chosen]
+    return JSONResponse({"groups": listed, "from": first, "total": len(names)})
+
+
+def _summary(group: GroupDescription) -> dict[str, Any]:
+    return {
+        "group_id": group.group_id,
+        "state": group.state,
+        "members": len(group.members),
+        "partitions": len(group.partitions),
+        "topics": sorted({one.topic for one in group.partitions}),
+        "lag": sum(one.lag or 0 for one in group.partitions),
+    }
+
+
+def group(request: Request) -> JSONResponse:
+    """Describe one group: its members, and its partitions from number `from` on."""
+    group_id = request.query_params.get("group_id")
+    if group_id is None:
+        raise BadRequestError("say which group: group_id")
+    found = ui_of(request).log.describe_group(group_id)
+    first = number(request, "from", 0) or 0
+    chosen = found.partitions[first : first + limit(request, 100, 500)]
+    return JSONResponse(
+        {
+            **_summary(found),
+            "generation": found.generation,
+            "strategy": found.strategy,
+            "worst_lag": max((one.lag or 0 for one in found.partitions), default=0),
+            "listed_members": [asdict(one) for one in found.members[:200]],
+            "from": first,
+            "listed": [asdict(one) for one in chosen],
+        }
+    )

@@ -1,0 +1,106 @@
+"""Finding records for a page of them: forwards or backwards, by key and content, with a bound on the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.record import Record
+
+_MOST_RECORDS = 500_000  # that one request looks at
+_MOST_BYTES = 64 * 1024 * 1024
+_MOST_WINDOWS = 256
+_LARGEST_WINDOW = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records are looked for: those with this key, those whose value contains these bytes, or all."""
+
+    key: bytes | None = None
+    contains: bytes | None = None
+
+    @property
+    def all(self) -> bool:
+        """Whether every record will do."""
+        return self.key is None and self.contains is None
+
+    def __call__(self, record: Record) -> bool:
+        """Say whether this is one of them."""
+        if self.key is not None and record.key != self.key:
+            return False
+        return self.contains is None or (record.value is not None and self.contains in record.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Records, and the part [start, end) of the partition in which there are no others."""
+
+    records: list[Record]
+    start: int
+    end: int
+
+
+class _Budget:
+    """Counts what a request looks at."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0
+
+    def spend(self, record: Record) -> None:
+        self.records += 1
+        self.bytes += len(record.value or b"") + len(record.key or b"")
+
+    @property
+    def spent(self) -> bool:
+        return self.records >= _MOST_RECORDS or self.bytes >= _MOST_BYTES
+
+
+def oldest_first(partition: Any, start: int, limit: int, wanted: Wanted) -> Found:
+    """Return up to `limit` records from `start` on, ascending."""
+    end = partition.high_watermark
+    start = min(max(start, partition.start_offset), end)
+    budget, records = _Budget(), []
+    for record in partition.records(start, end):
+        budget.spend(record)
+        if wanted(record):
+            records.append(record)
+        if len(records) == limit or budget.spent:
+            return Found(records, start, record.offset + 1)
+    return Found(records, start, end)
+
+
+def newest_first(partition: Any, end: int, limit: int, wanted: Wanted) -> Found:
+    """Return up to `limit` records below `end`, descending."""
+    start = partition.start_offset
+    end = min(max(end, start), partition.high_watermark)
+    budget, records = _Budget(), []
+    low = end
+    for low, high in _windows(partition, start, end, limit):
+        matching = []
+        for record in partition.records(low, high):
+            budget.spend(record)
+            if wanted(record):
+                matching.append(record)
+        records += reversed(matching)
+        if len(records) >= limit:
+            records = records[:limit]
+            return Found(records, records[-1].offset, end)
+        if budget.spent:
+            break
+    return Found(records, low, end)
+
+
+def _windows(partition: Any, start: int, end: int, first: int) -> Iterator[tuple[int, int]]:
+    """Divide [start, end) from its end on: small ranges first, then larger ones, none of too many bytes."""
+    size = first
+    for _ in range(_MOST_WINDOWS):
+        if end <= start:
+            return
+        low = max(start, end - size)
+        while end - low > 1 and partition.bytes_between(low, end) > _MOST_BYTES:
+            low = end - (end - low) // 2
+        yield low, end
+        end, size = low, min(size * 4, _LARGEST_WINDOW)

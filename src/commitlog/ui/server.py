@@ -1,0 +1,82 @@
+"""Serving the page: a log, a port of 127.0.0.1, a token."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from contextlib import suppress
+
+import uvicorn
+
+from commitlog.background import Task
+from commitlog.errors import ClosedError
+from commitlog.log import CommitLog
+from commitlog.ui.app import make_app
+from commitlog.ui.asking import Ui
+from commitlog.ui.guard import Guard
+from commitlog.ui.rates import Rates
+
+_HOST = "127.0.0.1"
+_RELEASE_SECONDS = 10.0
+
+
+class Server:
+    """The page of one log. `url` has the token in it; whoever knows it may look."""
+
+    def __init__(self, log: CommitLog, *, port: int = 0, writable: bool = False) -> None:
+        self._log = log
+        self._socket = _bind(port)
+        self._token = secrets.token_urlsafe(24)
+        address = f"{_HOST}:{self._socket.getsockname()[1]}"
+        self.url = f"http://{address}/{self._token}/"
+        app = make_app(Ui(log, writable, Rates()), lambda: self._server.should_exit)
+        hosts = frozenset({address, address.replace(_HOST, "localhost")})
+        config = uvicorn.Config(
+            Guard(app, self._token, hosts),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,  # how this process logs is its own business
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+        )
+        self._server = uvicorn.Server(config)
+
+    @property
+    def started(self) -> bool:
+        """Whether it answers."""
+        return self._server.started
+
+    def run(self) -> None:
+        """Serve until Ctrl-C, SIGTERM or stop()."""
+        release = Task("ui", self._release)
+        release.start()
+        try:
+            # uvicorn ends in order, then raises the signal again
+            with self._socket, suppress(KeyboardInterrupt):
+                self._server.run(sockets=[self._socket])
+        finally:
+            release.stop()
+
+    def _release(self) -> float:
+        with suppress(ClosedError):  # its owner was faster
+            self._log.release_removed()  # a page may stay open for days, and nobody look at it
+        return _RELEASE_SECONDS
+
+    def stop(self) -> None:
+        """Let run() end."""
+        self._server.should_exit = True
+
+
+def _bind(port: int) -> socket.socket:
+    listening = socket.socket()
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((_HOST, port))
+        listening.listen()  # a browser that comes before the server does waits
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,74 @@
+"""The live tail: new records of a topic, or of one partition, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from commitlog.errors import CommitLogError
+from commitlog.ui import contents
+from commitlog.ui.asking import number, ui_of
+
+_SECONDS = 0.2  # between two looks
+_MOST_RECORDS = 200  # of an event: nobody reads more in that time
+_QUIET_LOOKS = 50  # after so many without a record, something is sent to see whether anybody listens
+
+
+async def tail(request: Request) -> StreamingResponse:
+    """Send what is appended from now on."""
+    topic = await run_in_threadpool(ui_of(request).log.topic, request.path_params["topic"])
+    chosen = number(request, "partition")
+    numbers = range(len(topic.partitions)) if chosen is None else [chosen]
+    partitions = {one: topic.partition(one) for one in numbers}
+    return StreamingResponse(
+        _events(Follower(partitions), request, request.app.state.closing), media_type="text/event-stream"
+    )
+
+
+async def _events(follower: Follower, request: Request, closing: Callable[[], bool]) -> AsyncIterator[str]:
+    yield _event("ready", {"partitions": len(follower.positions)})
+    quiet = 0
+    while not closing() and not await request.is_disconnected():
+        try:
+            news = await run_in_threadpool(follower.look)
+        except (CommitLogError, OSError) as problem:  # the topic was deleted, say
+            yield _event("problem", {"error": str(problem)})
+            return
+        quiet = 0 if news else quiet + 1
+        if news:
+            yield _event("records", {"partitions": news})
+        elif quiet % _QUIET_LOOKS == 0:
+            yield ": nothing new\n\n"
+        await asyncio.sleep(_SECONDS)
+
+
+def _event(name: str, data: Any) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+class Follower:
+    """Knows how far it has told of each partition. What comes too fast is left out, and counted."""
+
+    def __init__(self, partitions: Mapping[int, Any]) -> None:
+        self._partitions = partitions
+        self.positions = {number: one.high_watermark for number, one in partitions.items()}
+
+    def look(self) -> list[dict[str, Any]]:
+        """Return what is new, by partition."""
+        ends = {number: one.high_watermark for number, one in self._partitions.items()}
+        changed = [number for number, end in ends.items() if end != self.positions[number]]
+        most = max(_MOST_RECORDS // max(len(changed), 1), 1)
+        return [self._news(number, ends[number], most) for number in changed]
+
+    def _news(self, number: int, end: int, most: int) -> dict[str, Any]:
+        partition, position = self._partitions[number], self.positions[number]
+        start = min(max(position, end - most, partition.start_offset), end)
+        records = [contents.record(one, contents.PREVIEW) for one in partition.records(start, end)]
+        self.positions[number] = end
+        return {"partition": number, "skipped": max(start - position, 0), "records": records}
