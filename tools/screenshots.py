@@ -21,13 +21,14 @@ from playwright.sync_api import Page, sync_playwright
 import commitlog
 from commitlog.ui.server import Server
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
 CHROMIUM = "/usr/bin/chromium"
 NAMES = ["alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi"]
 FRUIT = ["apples", "pears", "plums", "cherries", "figs"]
 
 
 def order(number: int, dice: random.Random) -> bytes:
+    """Return an order as JSON."""
     customer = dice.choice(NAMES)
     items = [{"sku": dice.choice(FRUIT), "count": dice.randint(1, 9)} for _ in range(dice.randint(1, 3))]
     about = {"id": 2**60 + number, "customer": customer, "items": items, "paid": dice.random() < 0.8}
@@ -99,6 +100,7 @@ def busy(log: commitlog.CommitLog) -> Iterator[None]:
 
 
 def partition_shot(page: Page) -> None:
+    """Open a segment and a record of a partition."""
     page.locator(".strip.big .bar").nth(9).click()
     page.wait_for_selector("text=Timestamps")
     page.locator(".record > button").nth(1).click()
@@ -123,6 +125,7 @@ KEPT = ("partition", "topic", "live-dark")
 
 
 def take(url: str, folder: Path, names: list[str]) -> None:
+    """Take pictures of a page that is served."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM)
         for name in names:
@@ -145,6 +148,7 @@ def take(url: str, folder: Path, names: list[str]) -> None:
 
 
 def main() -> None:
+    """Fill a log, serve its page, and take the pictures."""
     arguments = [one for one in sys.argv[1:] if one != "--all"]
     folder = Path(arguments[0]) if arguments else IMAGES
     folder.mkdir(exist_ok=True)
