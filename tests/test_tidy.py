@@ -75,10 +75,10 @@ LAYERS = [
     "spark.task", "spark.from_rows", "spark.sink", "spark.progress", "spark.dividing", "spark.jobs",
     "spark.java", "spark",
     "cli.options", "cli.output", "cli.progress", "cli.opening", "cli.json_records", "cli.lines",
-    "cli.feeding", "cli.produce", "cli.sinks", "cli.sources", "cli.file_formats", "cli.importing",
-    "cli.checking", "cli.completion", "cli.dump", "cli.figures", "cli.topics", "cli.formats", "cli.consuming",
-    "cli.consume", "cli.exporting", "cli.groups", "cli.load", "cli.bench", "cli.stats", "cli.upkeep",
-    "cli.watching", "cli.top", "cli.app", "cli",
+    "cli.feeding", "cli.produce", "cli.sinks", "cli.file_formats", "cli.checking", "cli.completion",
+    "cli.dump", "cli.figures", "cli.topics", "cli.formats", "cli.consuming", "cli.consume", "cli.exporting",
+    "cli.groups", "cli.load", "cli.bench", "cli.stats", "cli.upkeep", "cli.watching", "cli.top", "cli.rows",
+    "cli.csv_source", "cli.sources", "cli.importing", "cli.app", "cli",
     "__main__",
 ]  # fmt: skip
 # pyarrow is an extra, so who hands out Arrow data imports arrow.py when asked to: the only way up.
