@@ -182,3 +182,14 @@ def test_a_partition_that_found_the_disk_full_is_tried_again(
     clean(partitions)
     assert log.health().uncleanable_partitions == ()
     assert len(list(partitions[0].records())) == 10
+
+
+def test_without_the_cleaner_only_compact_compacts(log_path: Path) -> None:
+    with commitlog.open(log_path, config=LogConfig(cleaner_enable=False)) as log:
+        partition = log.create_topic("c", config=CONFIG).partition(0)
+        fill(partition, 40)
+        assert "cleaner" not in [task.name for task in log.health().tasks]
+        assert partition.clean_offset == 0
+        partition.compact()
+        assert partition.clean_offset == 40
+        assert log.health().ok
