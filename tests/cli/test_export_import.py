@@ -190,8 +190,30 @@ def test_an_import_stops_at_a_bad_row_and_says_where(
     assert why in stopped.stderr
     assert "the 2 records before it are imported, go on behind it with --skip 3" in stopped.stderr
     assert sum(map(len, contents(empty))) == 2
-    behind = call("import", empty, "t", tmp_path / name, "--skip", 3)
-    assert "Traceback" not in behind.output
+    rest = text.count('"d"') + text.count("d,4") + text.count("4,d")
+    assert ok_json("import", empty, "t", tmp_path / name, "--skip", 3)["records"] == rest
+
+
+def test_skipping_goes_by_the_rows_of_the_file_however_many_are_bad(empty: Path, tmp_path: Path) -> None:
+    lines = [f'"{number}","a\nb"' for number in range(30_000)]
+    for number in (5, 20_000, 20_001, 29_999):
+        lines[number] = f"{number},too,many"
+    (tmp_path / "x.csv").write_text("\n".join(["key,value", *lines, ""]))
+    skip = imported = 0
+    for bad in (5, 20_000, 20_001, 29_999):
+        stopped = call("import", empty, "t", tmp_path / "x.csv", "-p", 0, "--skip", skip)
+        assert f"line {2 * bad + 2 - bad_before(bad)}: 3 fields, and not 2" in stopped.stderr
+        assert f"the {bad - skip} records before it" in stopped.stderr
+        imported, skip = imported + bad - skip, bad + 1
+    assert ok_json("import", empty, "t", tmp_path / "x.csv", "-p", 0, "--skip", skip)["records"] == 0
+    keys = [record.key for record in contents(empty)[0]]
+    assert keys == [b"%d" % number for number in range(30_000) if number not in (5, 20_000, 20_001, 29_999)]
+    assert len(keys) == imported
+
+
+def bad_before(bad: int) -> int:
+    """How many bad rows, each on one line and not on two, stand before this one."""
+    return sum(number < bad for number in (5, 20_000, 20_001, 29_999))
 
 
 def test_a_record_that_is_too_large_is_found_behind_many(empty: Path, tmp_path: Path) -> None:
@@ -203,7 +225,7 @@ def test_a_record_that_is_too_large_is_found_behind_many(empty: Path, tmp_path: 
     pq.write_table(table, tmp_path / "x.parquet")
     stopped = call("import", empty, "t", tmp_path / "x.parquet")
     assert "x.parquet, row 17001: " in stopped.stderr
-    assert "max_message_bytes is 1000" in stopped.stderr
+    assert "row 17001: it has 2000 bytes, max_message_bytes is 1000;" in stopped.stderr
     assert sum(map(len, contents(empty))) == 17_000
 
 

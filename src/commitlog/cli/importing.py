@@ -18,14 +18,14 @@ from commitlog.cli.options import (
     topic_argument,
 )
 from commitlog.cli.output import counted, print_json
-from commitlog.cli.progress import progress_bar
+from commitlog.cli.progress import Report, progress_bar
 from commitlog.errors import InvalidRecordError, RecordTooLargeError
 from commitlog.topics.topic import Topic, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from commitlog.cli.sources import Source
+    from commitlog.cli.rows import Source
 
 _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -71,11 +71,11 @@ def import_command(
         raise click.UsageError("--partition and --by-key exclude one another")
     from commitlog.cli.sources import open_source  # pyarrow is an extra of its own
 
-    source = open_source(file, format_of(file, file_format))
+    source = open_source(file, format_of(file, file_format), skip)
     with writing(directory, shared=shared) as log:
         target = Import(log.topic(topic), partition, by_key=by_key)
         with progress_bar("importing", unit=source.unit) as progress:
-            _run(source, target, file, skip, progress)
+            _run(source, target, file, progress)
     if as_json:
         counts = [{"partition": number, "records": target.counts[number]} for number in sorted(target.counts)]
         print_json({"topic": topic, "file": file, "records": target.records, "partitions": counts})
@@ -83,19 +83,16 @@ def import_command(
         click.echo(f"imported {counted(target.records, 'record')} of {file} into topic {topic!r}")
 
 
-def _run(source: Source, target: Import, file: str, skip: int, progress: Any) -> None:
-    from commitlog.cli.sources import BadRowError
+def _run(source: Source, target: Import, file: str, progress: Report | None) -> None:
+    from commitlog.cli.rows import BadRowError
 
-    row = 0
     try:
-        for rows, done in source.chunks():
-            first, row = row, row + rows.num_rows
+        for first, rows, done in source.chunks():
             _check_columns(rows.schema.names, file)
-            kept = rows.slice(min(max(skip - first, 0), rows.num_rows))
             try:
-                target.append(kept)
+                target.append(rows)
             except BadRowError as bad:
-                raise BadRowError(row - kept.num_rows + bad.row, bad.reason) from None
+                raise BadRowError(first + bad.row, bad.reason) from None
             if progress is not None:
                 progress(done, source.total)
     except BadRowError as bad:
@@ -103,6 +100,13 @@ def _run(source: Source, target: Import, file: str, skip: int, progress: Any) ->
             f"{file}, {source.place(bad.row)}: {bad.reason}; the {target.records} records before it are "
             f"imported, go on behind it with --skip {bad.row + 1}"
         ) from None
+
+
+def _reason(error: InvalidRecordError | RecordTooLargeError) -> str:
+    """Return why a record is refused, without its number, which is that of a part."""
+    if isinstance(error, InvalidRecordError):
+        return str(error.args[1])
+    return "it has {1} bytes, max_message_bytes is {2}".format(*error.args)
 
 
 def _check_columns(names: list[str], file: str) -> None:
@@ -129,7 +133,7 @@ class Import:
 
     def append(self, rows: pa.RecordBatch) -> None:
         """Append rows; at a bad one only those before it, and BadRowError tells of it."""
-        from commitlog.cli.sources import BadRowError
+        from commitlog.cli.rows import BadRowError
 
         each = max(1, rows.num_rows * self._chunk_bytes // (rows.nbytes + 1))
         for first in range(0, rows.num_rows, each):
@@ -156,17 +160,17 @@ class Import:
             self.counts[number] += len(self._topic.partition(number).append_encoded(batches))
 
     def _encode(self, number: int, data: pa.RecordBatch, chosen: list[int] | None) -> Any:
-        from commitlog.cli.sources import BadRowError, with_times
+        from commitlog.cli.rows import BadRowError, with_times
 
         try:
             return self._topic.partition(number).encode_arrow(with_times(data))
         except (InvalidRecordError, RecordTooLargeError) as error:
             row = error.args[0] if chosen is None else chosen[error.args[0]]
-            raise BadRowError(row, str(error).partition(": ")[2] or str(error)) from None
+            raise BadRowError(row, _reason(error)) from None
 
     def _shares(self, rows: pa.RecordBatch) -> list[tuple[int, list[int] | None]]:
         """Return the partitions, and which rows go to each; None for all."""
-        from commitlog.cli.sources import numbers_of
+        from commitlog.cli.rows import numbers_of
 
         if self._partition is not None:
             return [(self._partition, None)]
