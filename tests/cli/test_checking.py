@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,17 @@ def test_repair_makes_a_false_index_anew(data: Path) -> None:
     assert call("verify", data).exit_code == 1
     ok("repair", data, "--yes")
     assert ok_json("verify", data)["ok"]
+
+
+def test_a_path_that_is_no_text_is_shown_somehow(tmp_path: Path) -> None:
+    data = tmp_path / os.fsdecode(b"\xff")
+    with commitlog.open(data) as log:
+        log.create_topic("t").partition(0).append_many([b"x" * 100] * 10)
+    damage(data, 0)
+    assert call("verify", data).exit_code == 1
+    assert call("verify", data, "--json").exit_code == 1
+    assert call("dump", data / "t-0" / f"{0:020d}.log").exit_code == 1
+    ok("repair", data, "--yes")
 
 
 def test_there_may_be_nothing_to_repair(data: Path) -> None:

@@ -81,6 +81,12 @@ def test_a_new_group_may_be_set_before_it_reads(data: Path) -> None:
     assert committed(data, "new") == [1, 1]
 
 
+def test_a_name_that_looks_like_markup_is_shown_as_it_is(data: Path) -> None:
+    with commitlog.open(data) as log:
+        log.commit_offsets("[/bold] [red]x", {TopicPartition("orders", 0): 3})
+    assert "[/bold] [red]x" in ok("groups", "list", data)
+
+
 def test_a_group_with_members_is_left_alone(data: Path) -> None:
     with commitlog.open(data, mode="r") as log, log.consumer("orders", group_id="billing") as consumer:
         consumer.poll()

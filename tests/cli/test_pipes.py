@@ -16,6 +16,8 @@ from helpers import wait_until
 import commitlog
 from cli.rig import PROGRAM, environment, piped, started
 
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
@@ -62,7 +64,7 @@ def test_lines_that_come_slowly_are_there_at_once(data: Path) -> None:
 
 
 def test_following_prints_what_is_appended_as_it_comes_until_ctrl_c(data: Path) -> None:
-    following = started("consume", data, "t", "--follow", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    following = started("consume", data, "t", "--follow", **PIPES)
     assert following.stdout is not None
     with commitlog.open(data) as log:
         for value in (b"one", b"two"):
@@ -76,9 +78,7 @@ def test_following_prints_what_is_appended_as_it_comes_until_ctrl_c(data: Path) 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_member_that_is_ended_leaves_its_group(data: Path, number: int, code: int) -> None:
     fill(data, 1)
-    member = started(
-        "consume", data, "t", "-f", "--group", "g", stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    member = started("consume", data, "t", "-f", "--group", "g", **PIPES)
     assert member.stdout is not None
     assert member.stdout.readline() == b"0\n"
     with commitlog.open(data, mode="r") as log:
@@ -108,9 +108,7 @@ def test_ctrl_c_while_producing_keeps_what_was_taken_and_closes_the_log(data: Pa
 @pytest.mark.parametrize("form", ["text", "json", "hex", "raw"])
 def test_a_reader_that_has_had_enough_ends_it_quietly(data: Path, form: str) -> None:
     fill(data)
-    consuming = started(
-        "consume", data, "t", "--format", form, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    consuming = started("consume", data, "t", "--format", form, **PIPES)
     assert consuming.stdout is not None
     consuming.stdout.read(10)
     consuming.stdout.close()
@@ -149,6 +147,7 @@ def test_stdout_on_a_full_disk_is_one_sentence(data: Path) -> None:
     fill(data)
     for command in (
         ["consume", data, "t"],
+        ["consume", data, "t", "--max", 1],
         ["topics", "list", data],
         ["dump", data / "t-0" / f"{0:020d}.log"],
     ):
@@ -181,3 +180,36 @@ def test_a_directory_that_may_not_be_read_is_one_sentence(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert done.stderr.startswith(b"Error: ")
     assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("more", [[], ["--group", "g"]])
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_who_follows_a_topic_that_is_deleted_is_told(data: Path, more: list[str], made_anew: bool) -> None:
+    following = started("consume", data, "t", "--follow", *more, **PIPES)
+    assert following.stdout is not None
+    with commitlog.open(data) as log:
+        log.topic("t").append(b"first")
+        assert following.stdout.readline() == b"first\n"
+        log.delete_topic("t")
+        if made_anew:
+            log.create_topic("t")
+        _, error = following.communicate()
+    assert (following.returncode, error) == (1, b"Error: topic 't' was deleted\n")
+
+
+def test_a_follower_is_told_of_records_that_were_trimmed_before_it_read_them(data: Path) -> None:
+    following = started("consume", data, "t", "--follow", **PIPES)
+    assert following.stdout is not None
+    with commitlog.open(data) as log:
+        partition = log.topic("t").partition(0)
+        partition.append(b"read")
+        assert following.stdout.readline() == b"read\n"
+        following.send_signal(signal.SIGSTOP)
+        partition.append_many([b"not read"] * 5)
+        partition.trim_before(6)
+        partition.append(b"next")
+        following.send_signal(signal.SIGCONT)
+        assert following.stdout.readline() == b"next\n"
+    following.send_signal(signal.SIGINT)
+    _, error = following.communicate()
+    assert error == b"t-0: offsets [1, 6) were trimmed before they were read\n"

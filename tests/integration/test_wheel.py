@@ -16,7 +16,7 @@ import importlib.metadata, importlib.util, sys
 import commitlog
 
 assert ".venv" not in commitlog.__file__ and "site-packages" in commitlog.__file__, commitlog.__file__
-names = ("pyarrow", "pandas", "pyspark", "rich", "lz4", "cramjam")
+names = ("pyarrow", "pandas", "pyspark", "rich", "click", "lz4", "cramjam")
 extras = [name for name in names if importlib.util.find_spec(name)]
 assert not extras, extras
 assert importlib.metadata.version("commitlog") == commitlog.__version__
@@ -63,5 +63,8 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path, wheel: Path) ->
     python = folder / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=tmp_path)
     assert run(python, "-I", "-W", "error", "-c", PROGRAM, cwd=tmp_path) == "works\n"
+    command = subprocess.run([folder / "bin" / "commitlog"], capture_output=True, text=True, check=False)
+    assert (command.returncode, command.stderr.count("\n")) == (1, 1)
+    assert "pip install 'commitlog[cli]'" in command.stderr
     listed = run("unzip", "-l", wheel, cwd=tmp_path) if shutil.which("unzip") else "py.typed"
     assert "py.typed" in listed

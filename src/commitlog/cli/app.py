@@ -19,6 +19,7 @@ from commitlog.cli.dump import dump
 from commitlog.cli.exporting import export_command
 from commitlog.cli.groups import groups
 from commitlog.cli.importing import import_command
+from commitlog.cli.output import flush_output
 from commitlog.cli.produce import produce
 from commitlog.cli.stats import stats
 from commitlog.cli.top import top
@@ -43,7 +44,10 @@ class App(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                flush_output()  # here, where an error has a place to go
         except (KeyboardInterrupt, click.Abort) as error:
             _end_interrupted(error)
         except BrokenPipeError:
@@ -52,6 +56,8 @@ class App(click.Group):
         except (ConfigError, InvalidTopicError) as error:  # no log would take it
             raise click.UsageError(str(error), ctx) from error
         except (CommitLogError, OSError) as error:
+            if not isinstance(error, CommitLogError):
+                _leave_stdout()  # it may be what failed
             raise click.ClickException(_sentence(error)) from error
 
 

@@ -84,7 +84,8 @@ def _is_there(log: CommitLog, name: str) -> bool:
 
 def _print_damage(damage: Iterable[Damage], *, err: bool = False) -> None:
     for one in damage:
-        click.echo(f"{one.path}, bytes [{one.position}, {one.end_position}): {one.reason}", err=err)
+        path = click.format_filename(one.path)
+        click.echo(f"{path}, bytes [{one.position}, {one.end_position}): {one.reason}", err=err)
 
 
 @click.command(epilog=example("commitlog repair data", "commitlog repair data orders --yes --json"))
@@ -112,7 +113,8 @@ def repair(directory: str, topic: str | None, yes: bool, as_json: bool) -> None:
         click.echo(f"{row['partition']}: {counted(segments, 'segment')} salvaged, indexes rebuilt: {indexes}")
         for one in row["salvaged"]:
             ranges = " ".join(f"[{start}, {end})" for start, end in one["lost"]) or "none"
-            click.echo(f"  {one['path']}: {one['bytes_lost']} bytes lost, offsets {ranges}")
+            path = click.format_filename(one["path"])
+            click.echo(f"  {path}: {one['bytes_lost']} bytes lost, offsets {ranges}")
 
 
 def _repaired(directory: str, damaged: set[str]) -> list[dict[str, Any]]:

@@ -98,4 +98,4 @@ def consume(
             if group is None:
                 print_alone(log, consumer, topic, partition, begin, printer, follow=follow)
             else:
-                print_in_group(consumer, topic, printer, follow=follow)
+                print_in_group(log, consumer, topic, printer, follow=follow)

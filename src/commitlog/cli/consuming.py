@@ -13,7 +13,7 @@ from commitlog.batches.batch import RecordBatch
 from commitlog.cli.formats import RecordFormat
 from commitlog.cli.output import flush_output, write_bytes
 from commitlog.clients.consumer import Consumer
-from commitlog.errors import CommitFailedError, OffsetOutOfRangeError
+from commitlog.errors import CommitFailedError, OffsetOutOfRangeError, UnknownTopicError
 from commitlog.log import CommitLog
 from commitlog.partitions.reader import PartitionReader
 from commitlog.record import TopicPartition
@@ -80,6 +80,23 @@ class Printer:
             self._left -= len(batch)
 
 
+class StillThere:
+    """Watches a topic that is followed: files of one that was deleted can be read on, but nothing comes."""
+
+    def __init__(self, log: CommitLog, topic: str) -> None:
+        self._log = log
+        self._topic = topic
+        self._first = log.topic(topic).partition(0)
+
+    def check(self) -> None:
+        """End with an error if the topic was deleted, also if there is another by its name."""
+        with suppress(UnknownTopicError):
+            self._log.topic(self._topic)
+            if not self._first.replaced:
+                return
+        raise click.ClickException(f"topic {self._topic!r} was deleted")
+
+
 def print_alone(
     log: CommitLog, consumer: Consumer, topic: str, partition: int | None, start: Start, printer: Printer, *,
     follow: bool,
@@ -92,6 +109,7 @@ def print_alone(
     ends = consumer.end_offsets(sorted(consumer.assignment()))
     for name in ends:
         consumer.seek(name, start.in_partition(log.topic(topic).partition(name.partition)))
+    there = StillThere(log, topic)
     while not printer.done and (follow or _is_behind(consumer, ends)):
         before = {name: consumer.position(name) for name in consumer.assignment()}
         found = consumer.poll_batches(_POLL_SECONDS, _POLL_BYTES)
@@ -99,6 +117,7 @@ def print_alone(
         if follow:
             printer.print(found)
             flush_output()
+            there.check()
         else:
             printer.print({name: _below(found[name], end) for name, end in ends.items() if name in found})
 
@@ -120,14 +139,16 @@ def _tell_of_trimmed(consumer: Consumer, before: Mapping[TopicPartition, int], f
             click.echo(f"{name}: offsets [{expected}, {first}) were trimmed before they were read", err=True)
 
 
-def print_in_group(consumer: Consumer, topic: str, printer: Printer, *, follow: bool) -> None:
+def print_in_group(log: CommitLog, consumer: Consumer, topic: str, printer: Printer, *, follow: bool) -> None:
     """Print what a member of a group is given, and commit what was printed."""
     consumer.subscribe(topic)
+    there = StillThere(log, topic)
     deadline = time.monotonic() + _JOIN_SECONDS
     while not printer.done:
         found = consumer.poll_batches(_POLL_SECONDS, _POLL_BYTES)
         printer.print(found)
         flush_output()
+        there.check()
         idle = not found and not any(consumer.lag().values())
         if found:
             with suppress(CommitFailedError):  # whoever reads the partition now begins before it

@@ -26,6 +26,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table: with colours on a terminal, in plain columns elsewhere. None is a dash."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     rows = [["-" if cell is None else cell for cell in row] for row in rows]
@@ -33,7 +34,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         numeric = rows and all(not isinstance(row[number], str) or row[number] == "-" for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row))
+        # as Text, for a name may look like rich's markup
+        table.add_row(*(Text(f"{cell:.2f}" if isinstance(cell, float) else str(cell)) for cell in row))
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
         console.width = 1 << 12  # whatever reads this wraps by itself, if it wants to
