@@ -77,8 +77,8 @@ def _is_there(log: CommitLog, name: str) -> bool:
         log.topic(name)
     except UnknownTopicError:
         return False
-    except CorruptionError:
-        return True
+    except CorruptionError:  # it is there, and damaged
+        pass
     return True
 
 
@@ -97,7 +97,7 @@ def repair(directory: str, topic: str | None, yes: bool, as_json: bool) -> None:
     """Keep what is sound of damaged segments, and make false indexes anew.
 
     It verifies first, and asks. Offsets of lost records stay empty; a damaged file stays beside the repaired
-    one, as .damaged.
+    one, as .damaged. What keeps the log from being opened is repaired in every topic.
     """
     bad = {name: report.damage for name, report in verified(directory, topic).items() if report.damage}
     if bad and not yes:
@@ -106,9 +106,14 @@ def repair(directory: str, topic: str | None, yes: bool, as_json: bool) -> None:
     rows = _repaired(directory, set(bad)) if bad else []
     if as_json:
         print_json({"repaired": rows})
-    elif not rows:
+    elif rows:
+        _print_repaired(rows)
+    else:
         click.echo("there is nothing to repair")
-    for row in [] if as_json else rows:
+
+
+def _print_repaired(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
         segments, indexes = len(row["salvaged"]), row["indexes_rebuilt"]
         click.echo(f"{row['partition']}: {counted(segments, 'segment')} salvaged, indexes rebuilt: {indexes}")
         for one in row["salvaged"]:
