@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ NOT_RUN = {
     r"make docs": "test_site.py builds the site",
     r"python tools/configuration\.py": "test_site.py compares what it would write",
     r"(make bench|python benchmarks/\w+\.py).*": "measures for minutes",
+    r"python -m commitlog": "tests/cli runs the command so",
     r"commitlog ui .*": "serves until it is ended; tests/ui runs it",
     r"python tools/screenshots\.py": "makes the pictures of docs/ui.md anew",
     r"python examples/spark_pipeline/run\.py.*": "tests/spark/test_pipeline.py runs it, and kills it",
@@ -174,7 +176,8 @@ def test_what_a_command_names_is_there() -> None:
             if words[0] == "make":
                 assert words[-1] in targets, f"{name_of(page)}: {command}"
             elif words[0] == "python":
-                assert (ROOT / words[1]).is_file(), f"{name_of(page)}: {command}"
+                found = find_spec(words[2]) if words[1] == "-m" else (ROOT / words[1]).is_file()
+                assert found, f"{name_of(page)}: {command}"
 
 
 def test_there_are_examples_and_programs() -> None:
