@@ -56,7 +56,7 @@ def test_repair_shows_how_far_it_is_after_it_has_asked(data: Path) -> None:
 
 
 def test_recovery_at_open_shows_how_far_it_is(data: Path, tmp_path: Path) -> None:
-    with commitlog.open(data) as log:
+    with commitlog.open(data, config=commitlog.LogConfig(cleaner_enable=False)) as log:
         copy_as_if_killed(log, tmp_path / "killed")
     (tmp_path / "killed" / "t-0" / "state").unlink()
     code, seen = on_terminal("topics", "describe", tmp_path / "killed", "t")
