@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic, sleep
@@ -226,6 +227,30 @@ def test_settings_of_a_topic_change_on_every_node_and_count_at_once(cluster: Clu
     assert partition.append(b"taken") == 0
     back, settings = cluster.start(other), leader.topic("orders").config
     assert wait(lambda: back.topic("orders").config == settings)
+
+
+def test_a_leader_that_cannot_store_new_settings_still_hears_that_another_one_leads(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = three(cluster)
+    topic = leader.log.topic("orders")
+    alter, failed, works = type(topic).alter_config, threading.Event(), threading.Event()
+
+    def failing(self: commitlog.Topic, **changes: object) -> None:
+        if self is topic and not works.is_set():
+            failed.set()
+            raise OSError(errno.EIO, "the disk is gone")
+        alter(self, **changes)
+
+    monkeypatch.setattr(type(topic), "alter_config", failing)
+    leader.alter_topic("orders", retention_ms=1000)
+    assert failed.wait(30)
+    other, *rest = [node_id for node_id in cluster.nodes if node_id != leader.node_id]
+    cluster.controller.reassign(ORDERS, [other, leader.node_id, *rest])
+    cluster.controller.elect_preferred()
+    assert wait(lambda: not leader.leads(ORDERS))
+    works.set()
+    assert wait(lambda: topic.config.retention_ms == 1000)  # it is tried again
 
 
 def test_a_topic_grows_and_leaders_go_back_to_where_they_were_at_first(cluster: Cluster) -> None:

@@ -287,24 +287,24 @@ class NodeCore:
         # A node that is fenced leads and follows nothing. And a state of before this life may name it as the
         # leader of an epoch in which it had more records than are left.
         leader = one.leader if alive and not self._closed else None
+        outcome = Outcome(news=True)
         try:
             replica = self._replicas.get(name)
             if replica is None:
                 replica = Replica(name, self.node_id, topic, self._open_log(name, topic), self._config)
                 self._replicas[name] = replica
-            elif replica.topic_config != topic.config:
+            outcome = replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
+            self._tell(name, leader, one)
+            if replica.topic_config != topic.config:
+                # last: a leader that cannot store settings has to hear all the same that another one leads
                 self._open_log(name, topic)
                 replica.configure(topic.config)
-            outcome = replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
         except (DiskFullError, OSError):
             _logger.exception("%s-%d is not replicated here for now; it is tried again", *name)
             with self._lock:
                 self._unfinished = state
-            return Outcome(news=True)
         except Exception:
             _logger.exception("%s-%d is not replicated here until the next change", *name)
-            return Outcome(news=True)
-        self._tell(name, leader, one)
         return outcome
 
     def _tell(self, name: TopicPartition, leader: int | None, one: PartitionState) -> None:

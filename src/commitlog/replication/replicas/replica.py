@@ -103,7 +103,7 @@ class Replica:
             return NEWS
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Take other settings of the topic; what follows from them is seen when the state is taken in."""
+        """Take other settings of the topic; what follows from them is seen with the next fetch or tick."""
         with self._lock:
             self.topic_config = config
             if isinstance(self._role, Leader):
