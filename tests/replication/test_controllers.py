@@ -385,6 +385,7 @@ def test_a_process_under_the_id_of_another_takes_its_place_until_it_ends(fencing
     second.controller.create_topic("later", 1, 1, {})
     wait_until(lambda: "later" in first.state.topics)
     assert stripped(first.state, 1)
+    wait_until(lambda: "later" in usurper.state.topics)  # it is told a moment after join()
     assert usurper.incarnation == incarnation
     usurper.controller.gone(1)
     wait_until(lambda: 1 in first.state.nodes)
