@@ -97,8 +97,6 @@ ONLY_IN_FILES = {
     "unlink", "remove", "pwrite", "pwritev", "write", "writev", "sync",
 }  # fmt: skip
 
-MOST_LINES = 400
-
 
 def name_of(path: Path) -> str:
     """The module's dotted name within the package; a folder's own module has the folder's name."""
@@ -218,8 +216,7 @@ def test_every_public_class_is_reached_from_the_package() -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_modules_stay_small_and_say_what_they_are_for(path: Path) -> None:
-    assert len(path.read_text().splitlines()) < MOST_LINES
+def test_modules_say_what_they_are_for(path: Path) -> None:
     assert ast.get_docstring(tree_of(path))
 
 
