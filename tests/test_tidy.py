@@ -24,7 +24,7 @@ FOLDERS = {
 
 # Imports point down this list: a module may import only modules that stand before it.
 LAYERS = [
-    "errors", "record", "config", "background", "steps",
+    "errors", "ids", "record", "config", "background", "steps",
     "batches", "batches.codec", "batches.columns", "batches.format", "batches.reserved", "batches.ones",
     "batches.checking", "batches.encode", "batches.batch", "batches.arrow", "batches.joining",
     "batches.merge",
