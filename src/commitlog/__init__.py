@@ -76,6 +76,7 @@ from commitlog.errors import (
     RecordTooLargeError,
     ReplicationTimeoutError,
     StaleNodeError,
+    TooManyOpenFilesError,
     TopicExistsError,
     TornTailError,
     UnfinishedPublicationError,
@@ -84,6 +85,7 @@ from commitlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
     UnsupportedFormatError,
+    WrongLogError,
 )
 from commitlog.housekeeping import Health
 from commitlog.log import CommitLog
@@ -240,6 +242,7 @@ __all__ = [
     "Subscription",
     "SyncMetrics",
     "TimeIndex",
+    "TooManyOpenFilesError",
     "Topic",
     "TopicConfig",
     "TopicExistsError",
@@ -253,6 +256,7 @@ __all__ = [
     "UnsupportedFormatError",
     "VerifyReport",
     "WriteMetrics",
+    "WrongLogError",
     "connect",
     "open",
     "register_assignor",

@@ -381,6 +381,12 @@ class PathNotMountedError(CommitLogError):
     template = "{0} cannot be read on host {1} ({2}); it must be mounted at that path on all hosts"
 
 
+class WrongLogError(CommitLogError):
+    """Another log is at this path: ``WrongLogError(path, host, expected_log_id, found_log_id)``."""
+
+    template = "{0} on host {1} is log {3}, not log {2}; the same log must be mounted there on all hosts"
+
+
 class TornTailError(CommitLogError):
     """An unfinished append at the end, met in recovery mode "absolute".
 
@@ -394,3 +400,9 @@ class DiskFullError(CommitLogError, OSError):
     """No room for the append, which was rolled back: ``DiskFullError(path, cause)``."""
 
     template = "{0}: {1}; nothing was appended"
+
+
+class TooManyOpenFilesError(CommitLogError, OSError):
+    """The process may not open as many files as it takes: ``TooManyOpenFilesError(what, reason)``."""
+
+    template = "{0}: {1}; raise the limit of open files (ulimit -n) or use fewer partitions"

@@ -11,13 +11,15 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
+import sys
 from collections.abc import Sequence
 from struct import Struct
 
 from commitlog.batches.columns import Buffer
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
+_TOO_MANY = {errno.EMFILE, errno.ENFILE}
 
 _MAX_PIECES = 1024  # the kernel takes no more at once
 PAGE_BYTES = mmap.PAGESIZE
@@ -28,6 +30,19 @@ _IN_ORDER = {"x86_64"}  # machines on which everybody sees stores in the order i
 def is_full(error: OSError) -> bool:
     """Say whether an error means that there is no room."""
     return error.errno in _FULL
+
+
+def is_too_many(error: OSError) -> bool:
+    """Say whether an error means that this process, or the machine, has too many files open."""
+    return error.errno in _TOO_MANY
+
+
+def descriptors_left() -> int:
+    """Return how many more files this process may open."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return most - len(os.listdir("/proc/self/fd"))
 
 
 class Descriptor:

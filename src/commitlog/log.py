@@ -127,6 +127,24 @@ class CommitLog:
         return f"<CommitLog {self.path} mode={'r' if self._lock is None else 'w'}>"
 
     @property
+    def log_id(self) -> str | None:
+        """What tells this log from every other: random, made with the log, and kept by its backups.
+
+        None in mode "r" for a log that was made before there were ids, until a writer has opened it.
+        """
+        return self._catalog.log_id
+
+    def renew_id(self) -> str:
+        """Give a copy of a log an id of its own, before it is written to as another log; returns the id.
+
+        Checkpoints and staged files of the original are refused from then on.
+        """
+        self._check_writable()
+        if self._shared:
+            raise ConfigError("shared", True, "a log gets another id only where nobody shares it")
+        return self._catalog.renew_id()
+
+    @property
     def exclusive(self) -> bool:
         """Whether this process is the only one that writes it."""
         return self._lock is not None and not self._shared

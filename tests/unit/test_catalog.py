@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from commitlog import (
     NotALogError,
     TopicExistsError,
     UnsupportedFormatError,
+    files,
 )
 
 GOOD_NAMES = [
@@ -239,3 +243,61 @@ def test_a_deleted_topic_takes_its_files_with_it(log: CommitLog) -> None:
     log.delete_topic("t")
     assert tree(log.path) == before
     assert log.create_topic("t").partition(0).next_offset == 0
+
+
+def limited(program: str, log_path: Path, most: int = 256) -> str:
+    """Run a program that may open only a few files, with the path of a log as its argument."""
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))\n"
+    command = [sys.executable, "-c", limit + "import sys, commitlog\n" + program, str(log_path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_topic_with_more_partitions_than_files_may_be_open_is_refused_and_leaves_nothing_behind(
+    log_path: Path,
+) -> None:
+    program = """
+with commitlog.open(sys.argv[1]) as log:
+    log.create_topic("small").append(b"x")
+    small = log.topic("small")
+    for make in (lambda: log.create_topic("large", partitions=60), lambda: small.add_partitions(60)):
+        try:
+            make()
+        except commitlog.TooManyOpenFilesError as error:
+            print(error)
+    print(log.topics(), log.topic("small").append(b"y"), len(log.topic("small").partitions))
+"""
+    before, after, end = limited(program, log_path).splitlines()
+    assert before.startswith("large: 60 more partitions need 272 file descriptors, and ")
+    assert after.startswith("small: 59 more partitions need 268 file descriptors, and ")
+    assert end == "['small'] (0, 1) 1"
+    assert sorted(name for name in os.listdir(log_path) if name[0] != ".") == [
+        "clean-shutdown", "commitlog.json", "small-0", "topics"
+    ]  # fmt: skip
+
+
+def test_a_log_with_more_partitions_than_files_may_be_open_is_an_error_that_says_so(log_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t", partitions=80)
+    program = """
+try:
+    commitlog.open(sys.argv[1])
+except commitlog.TooManyOpenFilesError as error:
+    print(error)
+"""
+    assert "Too many open files; raise the limit of open files" in limited(program, log_path)
+
+
+def test_a_topic_that_cannot_be_stored_leaves_no_directories(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str, *_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    before = tree(log.path)
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "write_whole", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            log.create_topic("t", partitions=3)
+    assert tree(log.path) == before
+    assert [name for name in os.listdir(log.path) if name.startswith("t-")] == []
+    log.create_topic("t", partitions=3).append(b"x")

@@ -218,11 +218,6 @@ class ReadOnlyPartition(PartitionReader):
             time.sleep(look_again_after(waited))
         return True
 
-    @property
-    def replaced(self) -> bool:
-        """Whether the topic was deleted, and made again under the same name."""
-        return self._page is not None and self._page.inode != StatePage.inode_in(self.path)
-
     def forked(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.RLock()

@@ -1,7 +1,7 @@
 """The catalog: which topics a directory holds, in small files that are replaced whole.
 
-commitlog.json        says that the directory is ours, and in which format
-topics/orders.json    partitions and settings of a topic; removing it deletes the topic
+commitlog.json        says that the directory is ours, in which format, and which log it is
+topics/orders.json    id, partitions and settings of a topic; removing it deletes the topic
 orders-0/             a partition
 clean-shutdown        there only while nobody writes and everything was synced
 """
@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -23,10 +24,12 @@ from commitlog.errors import (
     DiskFullError,
     InvalidTopicError,
     NotALogError,
+    TooManyOpenFilesError,
     TopicExistsError,
     UnsupportedFormatError,
 )
-from commitlog.lock import MUTEX_NAME, LogLock
+from commitlog.ids import is_id, new_id
+from commitlog.lock import MUTEX_NAME, LogLock, ProcessLock
 from commitlog.lock import NAME as LOCK_NAME
 from commitlog.segments.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
 
@@ -47,11 +50,16 @@ def check_topic_name(name: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """What is kept of a topic: how many partitions it has, and the settings that are not the defaults."""
+    """What is kept of a topic: how many partitions it has, and the settings that are not the defaults.
+
+    `topic_id` tells it from an earlier topic of the same name. It is None in a log that no version with ids
+    has opened for writing yet.
+    """
 
     name: str
     partitions: int
     config: dict[str, Any]
+    topic_id: str | None
 
 
 class Catalog:
@@ -59,33 +67,45 @@ class Catalog:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self.log_id: str | None = None  # None until a version with ids has opened the log for writing
 
     @classmethod
     def open(cls, directory: str) -> Self:
         """Open the catalog of a log that is there."""
         catalog = cls(directory)
-        catalog._check_format()
+        catalog.log_id = catalog.read_log_id()
         return catalog
 
     @classmethod
     def open_or_create(cls, directory: str, *, shared: bool = False) -> tuple[Self, LogLock]:
         """Lock a directory for writing, making it a log if it is new or empty."""
         catalog = cls(directory)
-        new = catalog._is_vacant()
-        if new:
+        if catalog._is_vacant():
             files.make_directories(directory)
         else:
-            catalog._check_format()
+            catalog.read_log_id()
         lock = LogLock.take(directory, shared=shared)
         try:
             files.make_directories(catalog._path(_TOPICS))
-            if new:
-                # crash: a lock and a folder -> still vacant, the next open starts over
-                catalog._write(_ABOUT, json.dumps({"format": FORMAT}).encode())
+            # crash: a lock and a folder -> still vacant, the next open starts over
+            catalog._identify()
         except BaseException:
             lock.release()
             raise
         return catalog, lock
+
+    def _identify(self) -> None:
+        """Give a new log its id, and one that was made before there were ids."""
+        with ProcessLock(self._path(MUTEX_NAME)):  # another process that shares the log may be here, too
+            self.log_id = None if self._is_vacant() else self.read_log_id()
+            if self.log_id is None:
+                self.renew_id()
+
+    def renew_id(self) -> str:
+        """Give the log another id; the log's lock guards it."""
+        self.log_id = new_id()
+        self._write(_ABOUT, json.dumps({"format": FORMAT, "log_id": self.log_id}).encode())
+        return self.log_id
 
     def _is_vacant(self) -> bool:
         try:
@@ -96,18 +116,20 @@ class Catalog:
             raise NotALogError(self._directory, "it is a file") from None
         return names <= {LOCK_NAME, MUTEX_NAME, _TOPICS, _NEW}
 
-    def _check_format(self) -> None:
+    def read_log_id(self) -> str | None:
+        """Return the id of the log in this directory, as its file has it now; None if it has no id yet."""
         path = self._path(_ABOUT)
         try:
             about = json.loads(read_small(path))
-            found = about["format"]
+            found, log_id = about["format"], about.get("log_id")
         except (FileNotFoundError, NotADirectoryError):
             reason = "it does not exist" if not os.path.exists(self._directory) else f"it has no {_ABOUT}"
             raise NotALogError(self._directory, reason) from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise CorruptionError(path, 0, "not what commitlog wrote there") from None
         if found != FORMAT:
             raise UnsupportedFormatError(self._directory, found, FORMAT)
+        return _checked_id(log_id, path)
 
     # --- topics
 
@@ -128,30 +150,49 @@ class Catalog:
         path = self._path(_TOPICS, name + suffix)
         try:
             stored = json.loads(read_small(path))
-            return TopicEntry(name, int(stored["partitions"]), dict(stored["config"]))
+            entry = TopicEntry(
+                name, int(stored["partitions"]), dict(stored["config"]), stored.get("topic_id")
+            )
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise CorruptionError(path, 0, "not what commitlog wrote there") from None
+        _checked_id(entry.topic_id, path)
+        return entry
 
     def store(self, entry: TopicEntry) -> None:
         """Make a topic durable."""
-        stored = {"partitions": entry.partitions, "config": entry.config}
+        stored = {"topic_id": entry.topic_id, "partitions": entry.partitions, "config": entry.config}
         # a process that only reads the log may make an internal topic, beside its writer
         temporary = _NEW_INTERNAL if entry.name in INTERNAL else _NEW
         contents = json.dumps(stored, indent=1).encode()
         self._write(os.path.join(_TOPICS, entry.name + _JSON), contents, temporary)
 
-    def create_partitions(self, entry: TopicEntry, first: int) -> None:
-        """Make the directories of partitions [first, entry.partitions)."""
-        for number in range(first, entry.partitions):
-            path = self._path(f"{entry.name}-{number}")
-            os.makedirs(path, exist_ok=True)
-            with os.scandir(path) as found:
-                if any(one.name.endswith(LOG_SUFFIX) and _has_records(one.path) for one in found):
-                    raise TopicExistsError(f"{entry.name} (records without a topic in {path})")
-            files.sync_directory(path)
-        files.sync_directory(self._directory)
+    @contextlib.contextmanager
+    def new_partitions(self, entry: TopicEntry, first: int = 0) -> Iterator[None]:
+        """Make the directories of partitions [first, entry.partitions), for a body that stores the topic.
+
+        If the body fails before the topic is stored, the directories that were made here go again.
+        """
+        made: list[str] = []
+        try:
+            for number in range(first, entry.partitions):
+                path = self._path(f"{entry.name}-{number}")
+                if not os.path.isdir(path):
+                    made.append(path)
+                    os.mkdir(path)
+                with os.scandir(path) as found:
+                    if any(one.name.endswith(LOG_SUFFIX) and _has_records(one.path) for one in found):
+                        raise TopicExistsError(f"{entry.name} (records without a topic in {path})")
+                files.sync_directory(path)
+            files.sync_directory(self._directory)
+            yield
+        except BaseException:
+            stored = self.entry(entry.name)
+            if stored is None or stored.partitions < entry.partitions:
+                for path in made:
+                    shutil.rmtree(path, ignore_errors=True)
+            raise
 
     def delete(self, name: str) -> None:
         """Delete a topic; needs no room on the disk, for it may be what makes some."""
@@ -218,14 +259,24 @@ class Catalog:
 
 
 def typed(error: OSError, path: str) -> OSError:
-    """Return the error to raise for one that the disk gave."""
-    return DiskFullError(path, error.strerror) if files.is_full(error) else error
+    """Return the error to raise for one that the operating system gave."""
+    if files.is_full(error) and not isinstance(error, DiskFullError):
+        return DiskFullError(path, error.strerror)
+    if files.is_too_many(error) and not isinstance(error, TooManyOpenFilesError):
+        return TooManyOpenFilesError(path, error.strerror)
+    return error
 
 
 def _has_records(path: str) -> bool:
     """Say whether a segment holds anything but reserved blocks."""
     with open(path, "rb") as file:
         return any(file.read(64))
+
+
+def _checked_id(value: object, path: str) -> str | None:
+    if value is not None and not is_id(value):
+        raise CorruptionError(path, 0, "not what commitlog wrote there")
+    return value  # type: ignore[return-value]
 
 
 def read_small(path: str) -> bytes:

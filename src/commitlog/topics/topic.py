@@ -50,10 +50,16 @@ class Topic:
     """A named set of partitions. A record's place is decided by its key; order holds within a partition."""
 
     def __init__(
-        self, name: str, config: TopicConfig, partitions: Sequence[PartitionReader], store: TopicStore
+        self,
+        name: str,
+        config: TopicConfig,
+        partitions: Sequence[PartitionReader],
+        store: TopicStore,
+        topic_id: str | None,
     ) -> None:
         self.name = name
         self.config = config
+        self.topic_id = topic_id  # tells it from an earlier topic of the same name
         self._partitions = tuple(partitions)
         self._store = store
         self._partitioner: Partitioner | None = None

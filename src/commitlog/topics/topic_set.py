@@ -7,16 +7,20 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
+from commitlog import files
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import (
     ConfigError,
     InvalidTopicError,
     ReadOnlyError,
+    TooManyOpenFilesError,
     TopicExistsError,
     UnknownTopicError,
 )
+from commitlog.ids import new_id
 from commitlog.lock import MUTEX_NAME, ProcessLock, writer_is_ready
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.read_only import ReadOnlyPartition
@@ -31,6 +35,7 @@ from commitlog.topics.topic import Topic
 Mode = Literal["r", "w", "shared"]
 _logger = logging.getLogger("commitlog.log")
 _MOST = 9999  # partitions of a topic
+_DESCRIPTORS, _SPARE_DESCRIPTORS = 4, 32  # of a partition that is open for writing; for everything else
 
 
 class TopicSet:
@@ -77,6 +82,9 @@ class TopicSet:
             # crash: no marker -> the next open checks the log from its recovery points on
             self._catalog.finish_deletions()
             for entry in self._catalog.entries():
+                if entry.topic_id is None:  # made before there were ids
+                    entry = replace(entry, topic_id=new_id())  # noqa: PLW2901
+                    self._catalog.store(entry)
                 self._topics[entry.name] = self._open_topic(entry, self._mode)
         _tell_of_recovery(self._path, [partition.recovery for partition in self.partitions()])
 
@@ -132,8 +140,17 @@ class TopicSet:
 
     # --- changing
 
-    def create(self, name: str, partitions: int, config: TopicConfig | Mapping[str, Any] | None) -> Topic:
-        """Create a topic; `config` may be a dictionary, over the log's topic_defaults."""
+    def create(
+        self,
+        name: str,
+        partitions: int,
+        config: TopicConfig | Mapping[str, Any] | None,
+        topic_id: str | None = None,
+    ) -> Topic:
+        """Create a topic; `config` may be a dictionary, over the log's topic_defaults.
+
+        A topic that several nodes keep has the same `topic_id` on each; others get one of their own.
+        """
         check_topic_name(name)
         if name in INTERNAL:
             raise InvalidTopicError(name)
@@ -145,17 +162,18 @@ class TopicSet:
             self._check_writable()  # it may have been closed while we waited
             if self._catalog.entry(name) is not None:
                 raise TopicExistsError(name)
-            entry = TopicEntry(name, partitions, settings.overrides())
+            entry = TopicEntry(name, partitions, settings.overrides(), topic_id or new_id())
             topic = self._topics[name] = self._create(entry, self._mode)
             self._wake()
             _logger.info("topic %s is created, with %d partitions", name, partitions)
             return topic
 
     def _create(self, entry: TopicEntry, mode: Mode) -> Topic:
-        self._catalog.create_partitions(entry, 0)
-        topic = self._open_topic(entry, mode)
-        # crash: empty partition directories without a topic -> create_topic() takes them over
-        self._store_or_abandon(entry, topic.partitions)
+        _check_descriptors(entry.name, entry.partitions)
+        with self._catalog.new_partitions(entry):
+            topic = self._open_topic(entry, mode)
+            # crash: empty partition directories without a topic -> create_topic() takes them over
+            self._store_or_abandon(entry, topic.partitions)
         return topic
 
     def delete(self, name: str) -> None:
@@ -179,11 +197,12 @@ class TopicSet:
             self._check_current(topic)
             count = len(topic.partitions)
             _check_count(partitions, count)
-            entry = TopicEntry(topic.name, partitions, topic.config.overrides())
-            self._catalog.create_partitions(entry, count)
-            new = self._open_partitions(entry, topic.config, self._mode, count)
-            # crash: empty partition directories beyond the topic's count -> the next call takes them over
-            self._store_or_abandon(entry, new)
+            entry = TopicEntry(topic.name, partitions, topic.config.overrides(), topic.topic_id)
+            _check_descriptors(topic.name, partitions - count)
+            with self._catalog.new_partitions(entry, count):
+                new = self._open_partitions(entry, topic.config, self._mode, count)
+                # crash: empty partition directories beyond the topic's count -> the next call takes them over
+                self._store_or_abandon(entry, new)
             self._wake()
             return [*topic.partitions, *new]
 
@@ -191,7 +210,8 @@ class TopicSet:
         """Make a topic's settings durable: what Topic.alter_config calls."""
         with self.mutex:
             self._check_current(topic)
-            self._catalog.store(TopicEntry(topic.name, len(topic.partitions), config.overrides()))
+            entry = TopicEntry(topic.name, len(topic.partitions), config.overrides(), topic.topic_id)
+            self._catalog.store(entry)
             self._wake()
 
     def _check_writable(self) -> None:
@@ -212,7 +232,7 @@ class TopicSet:
             if name not in joined:
                 entry = self._catalog.entry(name)
                 if entry is None:
-                    new = TopicEntry(name, 1, TopicConfig().altered(config).overrides())
+                    new = TopicEntry(name, 1, TopicConfig().altered(config).overrides(), new_id())
                     joined[name] = self._create(new, "shared")
                 else:
                     joined[name] = self._open_topic(entry, "shared")
@@ -222,7 +242,8 @@ class TopicSet:
 
     def _open_topic(self, entry: TopicEntry, mode: Mode) -> Topic:
         config = TopicConfig().altered(entry.config)
-        return Topic(entry.name, config, self._open_partitions(entry, config, mode), self)
+        partitions = self._open_partitions(entry, config, mode)
+        return Topic(entry.name, config, partitions, self, entry.topic_id)
 
     def _open_partitions(
         self, entry: TopicEntry, config: TopicConfig, mode: Mode, first: int = 0
@@ -309,8 +330,14 @@ def _check_count(partitions: object, least: int) -> None:
         raise ConfigError("partitions", partitions, f"must be in [{least}, {_MOST}]{grow}")
 
 
+def _check_descriptors(name: str, partitions: int) -> None:
+    """Refuse partitions for which this process could not open the files, before any is made."""
+    needed, left = partitions * _DESCRIPTORS + _SPARE_DESCRIPTORS, files.descriptors_left()
+    if needed > left:
+        reason = f"{partitions} more partitions need {needed} file descriptors, and {left} are left"
+        raise TooManyOpenFilesError(name, reason)
+
+
 def _outdated(topic: Topic, entry: TopicEntry) -> bool:
-    if len(topic.partitions) != entry.partitions or topic.config.overrides() != entry.config:
-        return True
-    first = topic.partitions[0]  # all are made and deleted together
-    return isinstance(first, ReadOnlyPartition) and first.replaced
+    known = TopicEntry(topic.name, len(topic.partitions), topic.config.overrides(), topic.topic_id)
+    return known != entry

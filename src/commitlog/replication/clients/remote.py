@@ -146,7 +146,7 @@ class RemoteTopic(Topic):
     """A topic of a RemoteLog: as a Topic, with acks."""
 
     def __init__(self, name: str, config: TopicConfig, partitions: list[RemotePartition]) -> None:
-        super().__init__(name, config, partitions, _NoStore())
+        super().__init__(name, config, partitions, _NoStore(), None)
 
     def __repr__(self) -> str:
         return f"<RemoteTopic {self.name} with {len(self.partitions)} partitions>"
