@@ -132,7 +132,7 @@ class CommitLog:
 
         None in mode "r" for a log that was made before there were ids, until a writer has opened it.
         """
-        return self._catalog.log_id
+        return self._catalog.read_log_id() if self._lock is None else self._catalog.log_id
 
     def renew_id(self) -> str:
         """Give a copy of a log an id of its own, before it is written to as another log; returns the id.
@@ -213,7 +213,7 @@ class CommitLog:
         self._check_open()
         found = self._topics.find(topic)
         found.partition(partition)
-        return StagingWriter(self.path, topic, partition, found.config)
+        return StagingWriter(self.path, topic, partition, found.config, found.topic_id)
 
     def publish(self, txn_id: str, epoch: int, staged: Sequence[StagedFile]) -> bool:
         """Append staged files to their partitions, all or nothing and once, as an epoch of a transaction.

@@ -120,7 +120,7 @@ def test_a_pass_that_another_one_overtook_is_run_again(path: str, monkeypatch: p
         return replace(report, stopped_by=answers.pop()) if answers else report
 
     monkeypatch.setattr(Partition, "compact", overtaken)
-    assert jobs._compact(path, TopicPartition("table", 0)).stopped_by in (None, "nothing to clean")
+    assert jobs._compact(path, None, TopicPartition("table", 0)).stopped_by in (None, "nothing to clean")
     assert answers == []
 
 

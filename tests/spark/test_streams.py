@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from commitlog import CommitLog, Topic
+from commitlog.spark.planning import dump, load
 
 from .conftest import VERSION
 from .queries import refusal, stream
@@ -48,10 +49,10 @@ class Run:
         schema = "topic STRING, partition INT, offset BIGINT"
         return sorted(tuple(row) for row in self._spark.read.schema(schema).parquet(self._sink).collect())
 
-    def stored(self) -> list[str]:
-        """The offsets of each micro-batch, as the checkpoint has them."""
+    def stored(self) -> list[Any]:
+        """The offsets of each micro-batch, as the checkpoint has them, without ids."""
         files = sorted(Path(self._checkpoint, "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-        return [path.read_text().splitlines()[-1] for path in files]
+        return [dump(load(json.loads(path.read_text().splitlines()[-1]))) for path in files]
 
 
 @pytest.fixture
@@ -91,15 +92,30 @@ def test_a_query_goes_on_from_its_checkpoint(
     run.available(frame)
     ends = ((0, 120), (1, 150))
     assert run.found() == [("t", partition, offset) for partition, end in ends for offset in range(end)]
-    assert run.stored()[-1] == '{"t": {"0": 120, "1": 150}}'
+    assert run.stored()[-1] == {"t": {"0": 120, "1": 150}}
     assert run.available(frame).recentProgress[-1]["numInputRows"] == 0
+
+
+def test_a_topic_that_was_deleted_and_made_again_is_data_loss_even_if_it_has_grown_longer(
+    spark: SparkSession, run: Run, topic: Topic, log: CommitLog, log_path: Path
+) -> None:
+    frame = stream(spark, log_path, startingOffsets="earliest")
+    run.available(frame)
+    log.delete_topic("t")
+    again = log.create_topic("t", partitions=2)
+    add(again, 0, 200)
+    add(again, 1, 200)
+    assert "t: the topic was deleted and created again" in refusal(lambda: run.available(frame))
+    run.available(stream(spark, log_path, startingOffsets="earliest", failOnDataLoss="false"))
+    new = [("t", partition, offset) for partition in (0, 1) for offset in range(200)]
+    assert run.found() == sorted([*new, *(place for place in new if place[2] < 100)])
 
 
 def test_a_query_starts_at_the_end_unless_told_otherwise(
     spark: SparkSession, run: Run, topic: Topic, log_path: Path
 ) -> None:
     query = run.on(stream(spark, log_path))
-    wait_until(lambda: run.stored() == ['{"t": {"0": 100, "1": 100}}'], 120)  # pinned by an empty batch
+    wait_until(lambda: run.stored() == [{"t": {"0": 100, "1": 100}}], 120)  # pinned by an empty batch
     add(topic, 0, 10)
     query.processAllAvailable()
     assert run.found() == [("t", 0, offset) for offset in range(100, 110)]
@@ -112,7 +128,7 @@ def test_a_cap_of_offsets_makes_several_batches_split_by_lag(
     add(topic, 1, 200)
     query = run.available(stream(spark, log_path, startingOffsets="earliest", maxOffsetsPerTrigger="150"))
     assert rows(query) == [150, 150, 100]
-    assert json.loads(run.stored()[0]) == {"t": {"0": 37, "1": 113}}
+    assert run.stored()[0] == {"t": {"0": 37, "1": 113}}
     assert len(run.found()) == len(set(run.found())) == 400
 
 
@@ -183,8 +199,8 @@ def test_new_partitions_and_topics_are_picked_up(
 def test_lag_is_reported_to_spark(spark: SparkSession, run: Run, topic: Topic, log_path: Path) -> None:
     frame = stream(spark, log_path, startingOffsets="earliest", maxOffsetsPerTrigger="150")
     (source,) = run.available(frame).recentProgress[0]["sources"]
-    assert json.loads(source["endOffset"]) == {"t": {"0": 75, "1": 75}}
-    assert json.loads(source["latestOffset"]) == {"t": {"0": 100, "1": 100}}
+    assert dump(load(json.loads(source["endOffset"]))) == {"t": {"0": 75, "1": 75}}
+    assert dump(load(json.loads(source["latestOffset"]))) == {"t": {"0": 100, "1": 100}}
 
 
 def test_progress_shows_as_a_consumer_group(

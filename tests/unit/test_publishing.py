@@ -721,3 +721,30 @@ def test_records_without_a_key_go_together_and_calls_take_turns(log: CommitLog) 
     for partitioner in ("xxhash", "murmur2"):
         topic.alter_config(partitioner=partitioner)
         assert topic.partition_numbers(pa.array([], pa.binary())).tolist() == []
+
+
+def test_files_staged_for_a_topic_are_not_published_into_another_of_the_same_name(log: CommitLog) -> None:
+    log.create_topic("again").append(b"old")
+    staged = stage(log, "again", 0, [b"for the old topic"])
+    log.delete_topic("again")
+    again = log.create_topic("again").partition(0)
+    with pytest.raises(UnknownTopicError, match="again"):
+        log.publish("query", 0, [staged])
+    assert again.next_offset == 0
+    assert log.published("query") is None
+
+
+def test_what_was_committed_for_a_topic_that_was_made_again_meanwhile_is_left_out(
+    log: CommitLog, tmp_path: Path
+) -> None:
+    log.create_topic("again")
+    staged = [stage(log, "again", 0, [b"old"]), stage(log, "t", 0, [b"new"])]
+    leave_unfinished(log, 0, staged)
+    log.delete_topic("again")
+    again = log.create_topic("again").partition(0)
+    assert log.publish("other", 0, []) is True  # finishes what was left
+    assert log.published("query") == 1
+    assert (again.next_offset, [record.value for record in log.topic("t").partition(0).records()]) == (
+        0,
+        [b"new"],
+    )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,12 @@ def options(**given: Any) -> ReadOptions:
 
 
 def ranges(log: CommitLog, **given: Any) -> list[tuple[Any, ...]]:
-    return [tuple(one) for one in batch_ranges(log, options(**given))]
+    return places(batch_ranges(log, options(**given)))
+
+
+def places(ranges: Iterable[Range]) -> list[tuple[Any, ...]]:
+    """Ranges without ids."""
+    return [tuple(one)[:4] for one in ranges]
 
 
 def test_without_a_subscription_all_topics_are_read(shop: CommitLog) -> None:
@@ -148,7 +153,7 @@ def test_earliest_is_where_the_log_starts_now(log: CommitLog, shop: CommitLog) -
 
 def pieces(log: CommitLog, **given: Any) -> list[tuple[int, int, int]]:
     chosen = options(subscribe="orders", **given)
-    return [one[1:] for one in cut(log, chosen, batch_ranges(log, chosen))]
+    return [one[1:4] for one in cut(log, chosen, batch_ranges(log, chosen))]
 
 
 def test_ranges_are_cut_where_stored_batches_begin(shop: CommitLog) -> None:
@@ -201,12 +206,12 @@ def test_offsets_have_one_form_whatever_order_they_come_in() -> None:
 def test_a_micro_batch_is_what_lies_between_two_offsets(shop: CommitLog) -> None:
     name, other = TopicPartition("orders", 0), TopicPartition("orders", 1)
     found = stream_ranges(shop, options(), {name: 10, other: 50}, {name: 30, other: 50})
-    assert found == [Range("orders", 0, 10, 30)]
+    assert places(found) == [("orders", 0, 10, 30)]
 
 
 def test_a_partition_that_is_new_is_read_from_its_beginning(shop: CommitLog) -> None:
     found = stream_ranges(shop, options(), {}, {TopicPartition("orders", 1): 20})
-    assert found == [Range("orders", 1, 0, 20)]
+    assert places(found) == [("orders", 1, 0, 20)]
 
 
 def test_a_micro_batch_that_ends_before_it_starts_is_empty(shop: CommitLog) -> None:

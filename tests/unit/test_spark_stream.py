@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commitlog import CommitLog, DataLossError, GroupNotEmptyError, Topic, UnknownTopicError
+import commitlog
+from commitlog import CommitLog, DataLossError, GroupNotEmptyError, Topic, UnknownTopicError, WrongLogError
 from commitlog.spark import stream as stream_module
 from commitlog.spark import worker
 from commitlog.spark.columns import full_schema
+from commitlog.spark.planning import dump, load
 from commitlog.spark.stream import StreamReader
 
 
@@ -47,64 +50,69 @@ def at(*ends: int) -> dict[str, dict[str, int]]:
     return {"t": {str(number): end for number, end in enumerate(ends)}}
 
 
+def plain(stored: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Stored offsets without ids."""
+    return dump(load(stored))
+
+
 def planned(found: StreamReader, start: Any, end: Any) -> list[list[tuple[Any, ...]]]:
-    return [[tuple(one) for one in task.ranges] for task in found.partitions(start, end)]
+    return [[tuple(one)[:4] for one in task.ranges] for task in found.partitions(start, end)]
 
 
 def test_the_first_batch_of_a_query_from_the_end_is_empty_and_pins_where_that_was(
     topic: Topic, log_path: Path
 ) -> None:
     stream = reader(log_path)
-    assert stream.initialOffset() == at(100, 100)
+    assert plain(stream.initialOffset()) == at(100, 100)
     add(topic, 0, 10)
-    assert stream.initialOffset() == at(100, 100)
-    assert stream.latestOffset(at(100, 100)) == at(100, 100)
-    assert stream.latestOffset(at(100, 100)) == at(110, 100)
+    assert plain(stream.initialOffset()) == at(100, 100)
+    assert plain(stream.latestOffset(at(100, 100))) == at(100, 100)
+    assert plain(stream.latestOffset(at(100, 100))) == at(110, 100)
 
 
 def test_a_query_from_the_start_begins_at_once(topic: Topic, log_path: Path) -> None:
     stream = reader(log_path, startingOffsets="earliest")
-    assert stream.initialOffset() == at(0, 0)
-    assert stream.latestOffset(at(0, 0)) == at(100, 100)
+    assert plain(stream.initialOffset()) == at(0, 0)
+    assert plain(stream.latestOffset(at(0, 0))) == at(100, 100)
 
 
 def test_a_start_by_time_that_may_be_the_end_is_pinned_too(topic: Topic, log_path: Path) -> None:
     late = {"startingTimestamp": str(1 << 50)}
     stream = reader(log_path, **late, startingOffsetsByTimestampStrategy="latest")
-    assert stream.initialOffset() == at(100, 100)
+    assert plain(stream.initialOffset()) == at(100, 100)
     add(topic, 0, 10)
-    assert stream.latestOffset(at(100, 100)) == at(100, 100)
-    assert stream.latestOffset(at(100, 100)) == at(110, 100)
+    assert plain(stream.latestOffset(at(100, 100))) == at(100, 100)
+    assert plain(stream.latestOffset(at(100, 100))) == at(110, 100)
 
 
 def test_a_query_that_goes_on_is_not_held_up(topic: Topic, log_path: Path) -> None:
-    assert reader(log_path).latestOffset(at(50, 60)) == at(100, 100)
+    assert plain(reader(log_path).latestOffset(at(50, 60))) == at(100, 100)
 
 
 def test_before_spark_4_2_the_position_is_that_of_the_last_batch(topic: Topic, log_path: Path) -> None:
     stream = reader(log_path, startingOffsets="earliest", maxOffsetsPerTrigger="50")
     stream.initialOffset()
-    assert stream.latestOffset() == at(25, 25)
-    assert stream.latestOffset() == at(25, 25)
+    assert plain(stream.latestOffset()) == at(25, 25)
+    assert plain(stream.latestOffset()) == at(25, 25)
     stream.partitions(at(0, 0), at(25, 25))
-    assert stream.latestOffset() == at(50, 50)
+    assert plain(stream.latestOffset()) == at(50, 50)
     again = reader(log_path, maxOffsetsPerTrigger="50")
     again.partitions(at(50, 50), at(50, 50))  # what Spark asks for when it starts again
-    assert again.latestOffset() == at(75, 75)
+    assert plain(again.latestOffset()) == at(75, 75)
 
 
 def test_before_spark_4_2_a_new_query_is_asked_how_far_it_goes_before_from_where(
     topic: Topic, log_path: Path
 ) -> None:
     stream = reader(log_path, startingOffsets=at(60, 80), maxOffsetsPerTrigger="30")
-    assert stream.latestOffset() == at(80, 90)  # counted from where it starts
-    assert stream.initialOffset() == at(60, 80)
+    assert plain(stream.latestOffset()) == at(80, 90)  # counted from where it starts
+    assert plain(stream.initialOffset()) == at(60, 80)
     latest = reader(log_path)
-    assert latest.latestOffset() == at(100, 100)
+    assert plain(latest.latestOffset()) == at(100, 100)
     add(topic, 0, 10)
-    assert latest.initialOffset() == at(100, 100)
+    assert plain(latest.initialOffset()) == at(100, 100)
     latest.partitions(at(100, 100), at(100, 100))
-    assert latest.latestOffset() == at(110, 100)  # at once: the first batch was the empty one
+    assert plain(latest.latestOffset()) == at(110, 100)  # at once: the first batch was the empty one
 
 
 def test_available_now_stops_where_the_log_ended_when_it_began(topic: Topic, log_path: Path) -> None:
@@ -112,9 +120,11 @@ def test_available_now_stops_where_the_log_ended_when_it_began(topic: Topic, log
     stream.prepareForTriggerAvailableNow()
     add(topic, 0, 50)
     topic.add_partitions(3)
-    assert stream.latestOffset(at(0, 0)) == at(75, 75)
-    assert stream.latestOffset(at(75, 75)) == at(100, 100)  # fewer than minOffsetsPerTrigger, and no wait
-    assert stream.latestOffset(at(100, 100)) == at(100, 100)
+    assert plain(stream.latestOffset(at(0, 0))) == at(75, 75)
+    assert plain(stream.latestOffset(at(75, 75))) == at(
+        100, 100
+    )  # fewer than minOffsetsPerTrigger, and no wait
+    assert plain(stream.latestOffset(at(100, 100))) == at(100, 100)
 
 
 def test_available_now_never_goes_back_to_what_was_there_before_the_query_began(
@@ -123,9 +133,9 @@ def test_available_now_never_goes_back_to_what_was_there_before_the_query_began(
     stream = reader(log_path)
     stream.prepareForTriggerAvailableNow()
     add(topic, 0, 10)  # before the query learns what "latest" is
-    assert stream.initialOffset() == at(110, 100)
-    assert stream.latestOffset(at(110, 100)) == at(110, 100)
-    assert stream.latestOffset(at(110, 100)) == at(110, 100)
+    assert plain(stream.initialOffset()) == at(110, 100)
+    assert plain(stream.latestOffset(at(110, 100))) == at(110, 100)
+    assert plain(stream.latestOffset(at(110, 100))) == at(110, 100)
 
 
 @pytest.mark.parametrize("lenient", [True, False])
@@ -144,7 +154,7 @@ def test_a_topic_that_is_deleted_while_the_query_looks_is_lost_like_any_other(
     monkeypatch.setattr(stream_module, "subscribed", and_then_delete)
     stream = reader(log_path, failOnDataLoss=str(not lenient).lower(), maxOffsetsPerTrigger="1000")
     if lenient:
-        assert stream.latestOffset({"t": {"0": 50}}) == {"u": {"0": 1}}
+        assert plain(stream.latestOffset({"t": {"0": 50}})) == {"u": {"0": 1}}
     else:
         with pytest.raises(DataLossError, match="t-0: it was deleted"):
             stream.latestOffset({"t": {"0": 50}})
@@ -152,17 +162,17 @@ def test_a_topic_that_is_deleted_while_the_query_looks_is_lost_like_any_other(
 
 def test_too_little_waits(topic: Topic, log_path: Path) -> None:
     stream = reader(log_path, minOffsetsPerTrigger="30")
-    assert stream.latestOffset(at(90, 90)) == at(100, 100)
+    assert plain(stream.latestOffset(at(90, 90))) == at(100, 100)
     add(topic, 0, 20)
-    assert stream.latestOffset(at(100, 100)) == at(100, 100)
+    assert plain(stream.latestOffset(at(100, 100))) == at(100, 100)
     add(topic, 1, 10)
-    assert stream.latestOffset(at(100, 100)) == at(120, 110)
+    assert plain(stream.latestOffset(at(100, 100))) == at(120, 110)
 
 
 def test_what_was_trimmed_counts_for_no_cap(topic: Topic, log_path: Path) -> None:
     topic.partition(0).trim_before(80)
     stream = reader(log_path, maxOffsetsPerTrigger="40", failOnDataLoss="false")
-    assert stream.latestOffset(at(0, 80)) == at(100, 100)
+    assert plain(stream.latestOffset(at(0, 80))) == at(100, 100)
     assert planned(stream, at(0, 80), at(100, 100)) == [[("t", 0, 80, 100), ("t", 1, 80, 100)]]
     with pytest.raises(DataLossError, match=r"t-0: offsets \[0, 80\) were removed"):
         reader(log_path).partitions(at(0, 80), at(100, 100))
@@ -181,7 +191,7 @@ def test_new_partitions_are_read_from_their_beginning(topic: Topic, log: CommitL
     add(topic, 2, 20)
     log.create_topic("a").append(b"v")
     end = stream.latestOffset(at(100, 100))
-    assert json.dumps(end) == '{"a": {"0": 1}, "t": {"0": 100, "1": 100, "2": 20}}'
+    assert json.dumps(plain(end)) == '{"a": {"0": 1}, "t": {"0": 100, "1": 100, "2": 20}}'
     assert planned(stream, at(100, 100), end) == [[("a", 0, 0, 1), ("t", 2, 0, 20)]]
 
 
@@ -193,7 +203,7 @@ def test_tasks_are_shared_unless_their_number_is_asked_for(topic: Topic, log_pat
 
 
 def test_lag_is_reported(topic: Topic, log_path: Path) -> None:
-    assert reader(log_path).reportLatestOffset() == at(100, 100)
+    assert plain(reader(log_path).reportLatestOffset()) == at(100, 100)
 
 
 def test_progress_is_committed_for_the_group_once_it_moved(
@@ -223,11 +233,11 @@ def test_a_topic_that_was_deleted_or_cut_back_is_lost(topic: Topic, log: CommitL
     topic.partition(1).truncate_from(50)
     with pytest.raises(DataLossError, match="t-1: its end went back from 100 to 50"):
         strict.latestOffset(at(100, 100))
-    assert lenient.latestOffset(at(100, 100)) == at(100, 50)
+    assert plain(lenient.latestOffset(at(100, 100))) == at(100, 50)
     log.delete_topic("t")
     with pytest.raises(DataLossError, match="t-0: it was deleted"):
         strict.latestOffset(at(100, 50))
-    assert lenient.latestOffset(at(100, 50)) == {}
+    assert plain(lenient.latestOffset(at(100, 50))) == {}
 
 
 def test_a_reader_travels_to_workers(topic: Topic, log_path: Path) -> None:
@@ -235,3 +245,70 @@ def test_a_reader_travels_to_workers(topic: Topic, log_path: Path) -> None:
     task = pickle.loads(pickle.dumps(stream.partitions(at(0, 0), at(100, 100))[0]))
     sent = pickle.loads(pickle.dumps(reader(log_path)))
     assert sum(batch.num_rows for batch in sent.read(task)) == 200
+
+
+def test_offsets_in_a_checkpoint_name_the_log_and_the_topics(
+    topic: Topic, log: CommitLog, log_path: Path
+) -> None:
+    stored = reader(log_path).latestOffset(at(50, 50))
+    assert stored == {
+        "t": {"0": 100, "1": 100, "topic_id": topic.topic_id},
+        "@log_id": log.log_id,
+    }
+    again = reader(log_path, startingOffsets=stored)  # as a progress report shows them
+    assert plain(again.initialOffset()) == at(100, 100)
+
+
+def test_a_topic_that_was_deleted_and_made_again_is_lost_however_long_it_has_grown(
+    topic: Topic, log: CommitLog, log_path: Path
+) -> None:
+    strict, lenient = reader(log_path), reader(log_path, failOnDataLoss="false")
+    before = strict.latestOffset(at(50, 50))
+    log.delete_topic("t")
+    made_again = log.create_topic("t", partitions=2)
+    for number in (0, 1):
+        add(made_again, number, 200)
+    after = lenient.latestOffset(before)
+    assert plain(after) == at(200, 200)
+    for start, end in ((before, after), (before, before), (after, before)):
+        with pytest.raises(DataLossError, match="t: the topic was deleted and created again"):
+            strict.partitions(start, end)
+    with pytest.raises(DataLossError, match="t: the topic was deleted and created again"):
+        strict.latestOffset(before)
+    assert planned(lenient, before, after) == [[("t", 0, 0, 200), ("t", 1, 0, 200)]]
+    assert planned(lenient, before, before) == [[]]
+
+
+def test_another_log_at_the_same_path_is_lost_for_a_query(
+    topic: Topic, log: CommitLog, log_path: Path, tmp_path: Path
+) -> None:
+    before = reader(log_path).latestOffset(at(50, 50))
+    log.close()
+    log_path.rename(tmp_path / "elsewhere")
+    with commitlog.open(log_path) as other:
+        add(other.create_topic("t"), 0, 300)
+        with pytest.raises(DataLossError, match=f"it is log {other.log_id}, and the query has read log"):
+            reader(log_path).latestOffset(before)
+        lenient = reader(log_path, failOnDataLoss="false")
+        end = lenient.latestOffset(before)
+        assert planned(lenient, before, end) == [[("t", 0, 0, 300)]]
+
+
+def test_a_task_reads_no_other_log_and_no_other_topic_than_the_plan_was_made_for(
+    topic: Topic, log: CommitLog, log_path: Path, tmp_path: Path
+) -> None:
+    stream = reader(log_path)
+    (task,) = stream.partitions(at(0, 0), at(100, 100))
+    log.delete_topic("t")
+    again = log.create_topic("t", partitions=2)
+    for number in (0, 1):
+        add(again, number, 100)
+    with pytest.raises(DataLossError, match="no topic 't'"):
+        list(stream.read(task))
+    log_id = log.log_id
+    log.close()
+    log_path.rename(tmp_path / "elsewhere")
+    with commitlog.open(log_path) as other:
+        with pytest.raises(WrongLogError) as caught:
+            list(stream.read(task))
+        assert caught.value.args == (str(log_path), socket.gethostname(), log_id, other.log_id)

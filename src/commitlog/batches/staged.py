@@ -42,6 +42,7 @@ class StagedFile:
     size_bytes: int
     records: int
     checksum: int
+    topic_id: str | None = None  # that of the topic it was staged for
 
     @property
     def path(self) -> str:

@@ -2,7 +2,7 @@
 
 The key is the transaction's id. A record with a list of staged files commits an epoch; one without it, which
 follows, tells that all of them are appended. As JSON: {"epoch": 7, "before": 6, "staged": [["orders", 0,
-"00f3...", size, records, checksum], ...]} and then {"epoch": 7}.
+"00f3...", size, records, checksum, topic_id], ...]} and then {"epoch": 7}.
 """
 
 from __future__ import annotations
@@ -89,7 +89,15 @@ def _to_json(publication: Publication) -> tuple[bytes, bytes]:
     if publication.staged is not None:
         stored["before"] = publication.before
         stored["staged"] = [
-            [one.topic, one.partition, f"{one.file_id:016x}", one.size_bytes, one.records, one.checksum]
+            [
+                one.topic,
+                one.partition,
+                f"{one.file_id:016x}",
+                one.size_bytes,
+                one.records,
+                one.checksum,
+                one.topic_id,
+            ]
             for one in publication.staged
         ]
     return publication.txn_id.encode(), json.dumps(stored, separators=(",", ":")).encode()
@@ -100,7 +108,7 @@ def _from_json(key: bytes, value: bytes) -> Publication:
     staged = None
     if "staged" in stored:
         staged = tuple(
-            StagedFile(topic, partition, int(file_id, 16), *numbers)
-            for topic, partition, file_id, *numbers in stored["staged"]
+            StagedFile(topic, partition, int(file_id, 16), *rest)
+            for topic, partition, file_id, *rest in stored["staged"]
         )
     return Publication(key.decode(), stored["epoch"], stored.get("before"), staged)

@@ -37,6 +37,7 @@ from commitlog.lock import ProcessLock
 from commitlog.partitions.partition import Partition
 from commitlog.publishing.publications import TOPIC, TOPIC_CONFIG, Publication, Publications
 from commitlog.topics.catalog import INTERNAL
+from commitlog.topics.topic import Topic
 from commitlog.topics.topic_set import TopicSet
 
 LOCK_NAME = ".publish-lock"
@@ -112,7 +113,7 @@ class Publisher:
         for one in staged:
             if one.topic in INTERNAL:
                 raise InvalidTopicError(one.topic)
-            topic = self._topics.find(one.topic)
+            topic = self._find(one)
             topic.partition(one.partition)
             checked[one.file_id] = check_staged(self._log_path, one, topic.config)
         return checked
@@ -140,10 +141,7 @@ class Publisher:
         staged = publication.staged or ()
         try:
             # crash: committed, nothing appended -> the next publish() or open() appends it
-            partitions = [
-                self._append(topic, number, ones, checked, salvage)
-                for (topic, number), ones in _grouped(staged).items()
-            ]
+            partitions = [self._append(ones, checked, salvage) for ones in _grouped(staged).values()]
             for partition in partitions:
                 if partition is not None:
                     partition.sync()
@@ -154,17 +152,22 @@ class Publisher:
         # crash: published, staged files still there -> remove_leftovers() after a day
         remove_staged(self._log_path, staged)
 
+    def _find(self, staged: StagedFile) -> Topic:
+        """Return the topic that a file was staged for; UnknownTopicError if another has its name now."""
+        topic = self._topics.find(staged.topic)
+        if staged.topic_id not in (None, topic.topic_id):
+            raise UnknownTopicError(staged.topic)
+        return topic
+
     def _append(
         self,
-        topic: str,
-        number: int,
         staged: Sequence[StagedFile],
         checked: Mapping[int, list[StagedBatch]],
         salvage: bool,
     ) -> Partition | None:
         """Append what a partition lacks of staged files; returns it, None if it was deleted since."""
         try:
-            partition: Partition = self._topics.find(topic).partition(number)
+            partition: Partition = self._find(staged[0]).partition(staged[0].partition)
             done = partition.published
         except (UnknownTopicError, UnknownPartitionError):
             return None
@@ -232,9 +235,9 @@ def _check_arguments(txn_id: object, epoch: object, staged: Sequence[StagedFile]
         raise ConfigError("staged", len(staged), "must not name a file twice")
 
 
-def _grouped(staged: Iterable[StagedFile]) -> dict[tuple[str, int], list[StagedFile]]:
+def _grouped(staged: Iterable[StagedFile]) -> dict[tuple[str, str | None, int], list[StagedFile]]:
     """Return staged files by partition, in the order given."""
-    groups: dict[tuple[str, int], list[StagedFile]] = {}
+    groups: dict[tuple[str, str | None, int], list[StagedFile]] = {}
     for one in staged:
-        groups.setdefault((one.topic, one.partition), []).append(one)
+        groups.setdefault((one.topic, one.topic_id, one.partition), []).append(one)
     return groups

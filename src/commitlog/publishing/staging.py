@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -31,11 +32,13 @@ class StagingWriter:
     As a context manager it leaves nothing behind unless finish() was called.
     """
 
-    def __init__(self, log_path: str, topic: str, partition: int, config: TopicConfig) -> None:
+    def __init__(
+        self, log_path: str, topic: str, partition: int, config: TopicConfig, topic_id: str | None
+    ) -> None:
         self._log_path = log_path
         self._config = config
         self._rules = Rules(config)
-        self._file = StagedFile(topic, partition, secrets.randbits(63), 0, 0, 0)
+        self._file = StagedFile(topic, partition, secrets.randbits(63), 0, 0, 0, topic_id)
         self._path = os.path.join(log_path, self._file.path)
         self._fd: files.Descriptor | None = None
         self._size_bytes = self._records = self._checksum = 0
@@ -122,8 +125,8 @@ class StagingWriter:
             except OSError as error:
                 raise typed(error, self._path) from error
         # crash: a staged file that nobody was told of -> remove_leftovers() after a day
-        one, found = self._file, (self._size_bytes, self._records, self._checksum)
-        return StagedFile(one.topic, one.partition, one.file_id, *found)
+        size, records, checksum = self._size_bytes, self._records, self._checksum
+        return replace(self._file, size_bytes=size, records=records, checksum=checksum)
 
     def discard(self) -> None:
         """Leave nothing behind, unless it is finished."""

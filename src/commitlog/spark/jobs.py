@@ -58,8 +58,9 @@ def compact(spark: SparkSession, path: str, topic: str) -> dict[TopicPartition, 
     if not config.compacts:
         raise ConfigError("cleanup_policy", config.cleanup_policy, "must contain compact")
     LogLock.take(place, shared=True).release()
-    names = _partitions(place, [topic])
-    return dict(zip(names, _run(spark, "compact", names, lambda name: _compact(place, name)), strict=True))
+    names, log_id = _partitions(place, [topic]), open_files(place).log_id
+    done = _run(spark, "compact", names, lambda name: _compact(place, log_id, name))
+    return dict(zip(names, done, strict=True))
 
 
 def export(spark: SparkSession, path: str, topics: str | Sequence[str], target: str) -> int:
@@ -104,9 +105,11 @@ def _verified(
     spark: SparkSession, path: str, groups: list[list[Part]]
 ) -> dict[TopicPartition, list[VerifiedPart]]:
     """Check parts, a task for each group of them; returns those of each partition, in order."""
+    log_id = open_files(path).log_id
 
     def check(group: list[Part]) -> list[VerifiedPart]:
-        return [find(log_here(path), part.name).verify_part(part.start, part.end) for part in group]
+        log = log_here(path, log_id)
+        return [find(log, part.name).verify_part(part.start, part.end) for part in group]
 
     found: dict[TopicPartition, list[VerifiedPart]] = {}
     for group, done in zip(groups, _run(spark, "verify", groups, check), strict=True):
@@ -115,8 +118,9 @@ def _verified(
     return found
 
 
-def _compact(path: str, name: TopicPartition) -> CompactionReport:
+def _compact(path: str, log_id: str | None, name: TopicPartition) -> CompactionReport:
     """Run a pass; again where another came first: other tasks have the log open, and it cleans itself."""
+    log_here(path, log_id)
     with CommitLog.open(path, "w", None, shared=True) as log:
         partition = log.topic(name.topic).partition(name.partition)
         report: CompactionReport = partition.compact()

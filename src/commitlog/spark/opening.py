@@ -24,6 +24,10 @@ _TIMEOUT_MS = 30_000
 class ReadableLog(Protocol):
     """What reading asks of a log, whether its files are here or not."""
 
+    @property
+    def log_id(self) -> str | None:
+        """What tells it from every other log."""
+
     def topics(self) -> list[str]:
         """Return the names of the topics."""
 

@@ -12,6 +12,10 @@ from commitlog.errors import ConfigError
 from commitlog.record import TopicPartition
 
 EARLIEST, LATEST = -2, -1  # Kafka's numbers, in the place of an offset
+LOG_ID, TOPIC_ID = (
+    "@log_id",
+    "topic_id",
+)  # beside offsets: no topic has that name, and no partition that number
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 _SECONDS = {
@@ -138,9 +142,13 @@ def _by_partition(
 ) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, values in _object(name, text, example).items():
+        if topic == LOG_ID:  # the offsets of a stream's progress may be given as they are
+            continue
         if not isinstance(values, Mapping):
             raise ConfigError(name, text, example)
         for number, value in values.items():
+            if number == TOPIC_ID:
+                continue
             plain = isinstance(value, int | str) and not isinstance(value, bool)
             chosen = read(value) if plain else None
             if chosen is None or not number.isdecimal():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from commitlog.errors import ConfigError, DataLossError, UnknownPartitionError, UnknownTopicError
@@ -12,7 +13,7 @@ from commitlog.partitions.reader import PartitionReader
 from commitlog.record import TopicPartition
 from commitlog.spark.opening import ReadableLog
 from commitlog.spark.options import Bound, ReadOptions
-from commitlog.spark.parsing import EARLIEST, LATEST
+from commitlog.spark.parsing import EARLIEST, LATEST, LOG_ID, TOPIC_ID
 
 _log = logging.getLogger("commitlog.spark")
 
@@ -21,12 +22,14 @@ _GROUPED_RECORDS = 8192  # a task takes about 30 ms, as long as so many records
 
 
 class Range(NamedTuple):
-    """Offsets [start, end) of a partition."""
+    """Offsets [start, end) of a partition, and the ids of the topic and of the log they are about."""
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: str | None = None
+    log_id: str | None = None
 
 
 def find(log: ReadableLog, name: TopicPartition) -> PartitionReader:
@@ -147,22 +150,69 @@ def _named(names: Sequence[TopicPartition]) -> str:
 
 # --- offsets as Spark keeps them -----------------------------------------------------------------
 
+Stored = dict[str, Any]  # {"orders": {"0": 120, "1": 150}}, with ids that no topic and no partition can have
 
-def dump(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+
+class Identity(NamedTuple):
+    """What offsets are about: a log, and of each topic the one of this id. None where that is not known."""
+
+    log_id: str | None
+    topic_ids: dict[str, str | None]
+
+
+def identity(log: ReadableLog, names: Iterable[TopicPartition]) -> Identity:
+    """Return the ids of a log, and of those of these topics that are there."""
+    found = {}
+    for topic in sorted({name.topic for name in names}):
+        with contextlib.suppress(UnknownTopicError):
+            found[topic] = log.topic(topic).topic_id
+    return Identity(log.log_id, found)
+
+
+def dump(offsets: Mapping[TopicPartition, int], about: Identity | None = None) -> Stored:
     """Return offsets as a checkpoint keeps them, in order: Spark compares them as text."""
-    found: dict[str, dict[str, int]] = {}
+    found: Stored = {}
     for topic, number in sorted(offsets):
         found.setdefault(topic, {})[str(number)] = offsets[TopicPartition(topic, number)]
+    if about is not None:
+        for topic, by_number in found.items():
+            by_number[TOPIC_ID] = about.topic_ids.get(topic)
+        found[LOG_ID] = about.log_id
     return found
 
 
-def load(stored: Mapping[str, Mapping[str, Any]]) -> Offsets:
+def load(stored: Mapping[str, Any]) -> Offsets:
     """Return the offsets that dump() made into JSON."""
     return {
         TopicPartition(topic, int(number)): int(offset)
         for topic, by_number in stored.items()
+        if topic != LOG_ID
         for number, offset in by_number.items()
+        if number != TOPIC_ID
     }
+
+
+def still_there(log: ReadableLog, options: ReadOptions, stored: Mapping[str, Any]) -> Offsets:
+    """Return stored offsets, but for those of another log and of topics that were deleted and made again.
+
+    What they stood for is lost: by their number alone, other records would be taken for those.
+    """
+    offsets = load(stored)
+    now = identity(log, offsets)
+    known = stored.get(LOG_ID)
+    if not _same(known, now.log_id):
+        lost(options, options.path, f"it is log {now.log_id}, and the query has read log {known}")
+        return {}
+    for topic, topic_id in now.topic_ids.items():
+        if not _same(stored[topic].get(TOPIC_ID), topic_id):
+            lost(options, topic, "the topic was deleted and created again")
+            offsets = {name: offset for name, offset in offsets.items() if name.topic != topic}
+    return offsets
+
+
+def _same(known: str | None, found: str | None) -> bool:
+    """Compare ids; a log from before there were ids has none until a writer has opened it."""
+    return known is None or found is None or known == found
 
 
 # --- ranges --------------------------------------------------------------------------------------
@@ -172,13 +222,19 @@ def batch_ranges(log: ReadableLog, options: ReadOptions) -> list[Range]:
     """Return what a batch query reads: fixed here, whatever is appended later."""
     names = subscribed(log, options)
     first, last = starts(log, options, names, EARLIEST), ends(log, options, names)
-    found = [_within(log, options, Range(*name, first[name], last[name])) for name in names]
+    about = identity(log, names)
+    found = [_within(log, options, _range(name, first[name], last[name], about)) for name in names]
     return [one for one in found if one.start < one.end]
+
+
+def _range(name: TopicPartition, start: int, end: int, about: Identity) -> Range:
+    return Range(*name, start, end, about.topic_ids.get(name.topic), about.log_id)
 
 
 def stream_ranges(log: ReadableLog, options: ReadOptions, start: Offsets, end: Offsets) -> list[Range]:
     """Return what a micro-batch reads. A partition that is new since `start` is read from its beginning."""
-    wanted = [Range(*name, start.get(name, 0), end[name]) for name in sorted(end)]
+    about = identity(log, end)
+    wanted = [_range(name, start.get(name, 0), end[name], about) for name in sorted(end)]
     # after a crash in the first batch Spark may ask for one that starts behind its end
     found = [_within(log, options, one) for one in wanted if one.start < one.end]
     return [one for one in found if one.start < one.end]

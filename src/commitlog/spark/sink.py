@@ -46,8 +46,8 @@ def publish(path: str, txn_id: str, epoch: int, messages: Sequence[Written | Non
         log.publish(txn_id, epoch, staged)
 
 
-def check(schema: StructType, options: WriteOptions, overwrite: bool) -> None:
-    """Refuse a query before it runs: for its columns, its topic, or who holds the log."""
+def check(schema: StructType, options: WriteOptions, overwrite: bool) -> str | None:
+    """Refuse a query for its columns, its topic or who holds the log, before it runs; returns the log_id."""
     if overwrite:
         raise ConfigError("mode", "overwrite", "a log is only appended to; use append")
     names = check_sink(schema, options.topic)
@@ -58,6 +58,7 @@ def check(schema: StructType, options: WriteOptions, overwrite: bool) -> None:
         if find_topic(log, options.topic).config.compacts and "key" not in names:
             raise ConfigError("topic", options.topic, "is compacted, so the frame must have a column key")
     LogLock.take(options.path, shared=True).release()  # LogLockedError if somebody has it alone
+    return log.log_id
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
@@ -65,7 +66,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         self._options = WriteOptions.of(options).for_batch()
-        check(schema, self._options, overwrite)
+        self._log_id = check(schema, self._options, overwrite)
         self._txn_id = self._options.txn_app_id or f"spark-batch-{secrets.token_hex(16)}"
         self._epoch = self._options.txn_version or 0
         published = open_files(self._options.path).published(self._txn_id)
@@ -79,7 +80,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             for _ in iterator:  # or Spark would write into a closed pipe
                 pass
             return Written(())
-        return Written(stage(self._options.path, self._options.topic, iterator))
+        return Written(stage(self._options.path, self._log_id, self._options.topic, iterator))
 
     def commit(self, messages: list[Written | None]) -> None:
         """Publish what the tasks have staged, on the driver."""
@@ -98,13 +99,13 @@ class _StreamWriter:
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         self._options = WriteOptions.of(options).for_stream()
         self._schema = schema
-        check(schema, self._options, overwrite)
+        self._log_id = check(schema, self._options, overwrite)
 
     def _stage(self, batches: Iterable[pa.RecordBatch]) -> Written:
         from commitlog.spark.task import stage
 
         query_id = TaskContext.get().getLocalProperty(_QUERY_ID)
-        return Written(stage(self._options.path, self._options.topic, batches), query_id)
+        return Written(stage(self._options.path, self._log_id, self._options.topic, batches), query_id)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
         """Publish a micro-batch, on the driver; one that is replayed is published only once."""

@@ -17,13 +17,16 @@ from commitlog.spark.options import ReadOptions
 from commitlog.spark.parsing import LATEST
 from commitlog.spark.planning import (
     Offsets,
+    Stored,
     cut,
     dump,
     find,
     grouped,
+    identity,
     load,
     lost,
     starts,
+    still_there,
     stream_ranges,
     subscribed,
 )
@@ -43,8 +46,6 @@ except ImportError:  # before 4.2 Spark leaves all of that to the source
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Stored = dict[str, dict[str, int]]  # offsets as the checkpoint has them
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -74,7 +75,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._position = self._position or self._initial
             # an empty first batch writes into the checkpoint what "latest" was, before a crash can move it
             self._pinned = not self._may_start_at_the_end
-        return dump(self._initial)
+        return self._dumped(self._initial)
+
+    def _dumped(self, offsets: Offsets) -> Stored:
+        return dump(offsets, identity(open_log(self._options.path), offsets))
 
     @property
     def _may_start_at_the_end(self) -> bool:
@@ -99,22 +103,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Return where the next micro-batch ends."""
         if start is None and not self._position:
             self.initialOffset()  # up to Spark 4.1 a new query asks how far to go before it asks from where
-        before = self._position if start is None else load(start)
+        before = self._position
         if start is not None:
+            before = still_there(open_log(self._options.path), self._options, start)
             self._note_progress(before)  # Spark is done with the batch that ended there
         if not self._pinned:
             self._pinned = True
             if before == self._initial:
-                return dump(before)
+                return self._dumped(before)
         bounds = self._bounds()
         end = self._available(before, {name: high for name, (_, high) in bounds.items()})
         if limit is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once knows no caps
-            return dump(end)
+            return self._dumped(end)
         # what was trimmed counts for no cap
         first = {name: max(before.get(name, 0), bounds[name][0]) for name in end}
         if self._target is None and self._admission.must_wait(first, end):
-            return dump(before)
-        return dump(self._capped(first, end))
+            return self._dumped(before)
+        return self._dumped(self._capped(first, end))
 
     def _capped(self, first: Offsets, end: Offsets) -> Offsets:
         log = open_log(self._options.path)
@@ -127,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def reportLatestOffset(self) -> Stored:  # noqa: N802
         """Return the end of the log: what Spark shows beside the query's progress."""
-        return dump({name: end for name, (_, end) in self._bounds().items()})
+        return self._dumped({name: end for name, (_, end) in self._bounds().items()})
 
     def _bounds(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return where each partition starts and ends that is there by now."""
@@ -160,9 +165,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def partitions(self, start: Stored, end: Stored) -> list[Slice]:
         """Return what each task of a micro-batch reads."""
-        self._position = load(end)
         log = open_log(self._options.path)
-        ranges = cut(log, self._options, stream_ranges(log, self._options, load(start), self._position))
+        begin, self._position = (still_there(log, self._options, one) for one in (start, end))
+        ranges = cut(log, self._options, stream_ranges(log, self._options, begin, self._position))
         if self._options.min_partitions or self._options.max_records_per_partition:
             return slices([(one,) for one in ranges])
         return slices(grouped(ranges))

@@ -33,10 +33,12 @@ def find_topic(log: CommitLog, name: str) -> Topic:
         raise ConfigError("topic", name, how) from None
 
 
-def stage(path: str, topic: str | None, batches: Iterable[pa.RecordBatch]) -> tuple[StagedFile, ...]:
+def stage(
+    path: str, log_id: str | None, topic: str | None, batches: Iterable[pa.RecordBatch]
+) -> tuple[StagedFile, ...]:
     """Stage the rows of a task; returns the files, in the order in which partitions were first met."""
     settle_down()
-    writer = TaskWriter(log_here(path), topic)
+    writer = TaskWriter(log_here(path, log_id), topic)
     try:
         for batch in batches:
             writer.append(batch)

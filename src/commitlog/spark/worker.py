@@ -17,13 +17,14 @@ from commitlog.errors import (
     PathNotMountedError,
     UnknownPartitionError,
     UnknownTopicError,
+    WrongLogError,
 )
 from commitlog.log import CommitLog
 from commitlog.partitions.reader import PartitionReader
 from commitlog.record import TopicPartition
 from commitlog.spark.opening import ReadableLog, is_remote, open_readable
 from commitlog.spark.options import ReadOptions
-from commitlog.spark.planning import Range, find, lost
+from commitlog.spark.planning import Range, lost
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,12 +75,23 @@ def forget_log(path: str) -> None:
             os.close(handle.directory)
 
 
-def log_here(path: str) -> CommitLog:
-    """Return the log in a task; PathNotMountedError, with the host's name, where it cannot be read."""
+def log_here(path: str, log_id: str | None) -> CommitLog:
+    """Return the log in a task, which must be the one that the driver sees.
+
+    PathNotMountedError, with the host's name, where it cannot be read; WrongLogError if it is another.
+    """
     try:
-        return open_files(path)
+        log = open_files(path)
+        _check_identity(log, path, log_id)
+        return log
     except (NotALogError, OSError) as problem:
         raise not_mounted(path, problem) from None
+
+
+def _check_identity(log: ReadableLog, path: str, log_id: str | None) -> None:
+    found = log.log_id
+    if None not in (log_id, found) and log_id != found:
+        raise WrongLogError(path, socket.gethostname(), log_id, found)
 
 
 def not_mounted(path: str, problem: NotALogError | OSError) -> PathNotMountedError:
@@ -153,12 +165,22 @@ def _batches(options: ReadOptions, wanted: Range) -> Iterator[RecordBatch]:
 
 def _partition(options: ReadOptions, wanted: Range) -> PartitionReader:
     """Open a partition; if its end is not in sight, once more: a network file system may show old pages."""
-    name = TopicPartition(wanted.topic, wanted.partition)
     try:
-        partition = find(open_log(options.path), name)
+        partition = _found(options, wanted)
         if partition.high_watermark < wanted.end:
             forget_log(options.path)
-            partition = find(open_log(options.path), name)
+            partition = _found(options, wanted)
         return partition
     except (NotALogError, OSError) as problem:
         raise not_mounted(options.path, problem) from None
+
+
+def _found(options: ReadOptions, wanted: Range) -> PartitionReader:
+    """Return the partition of a range, in the log and the topic that the range is about."""
+    log = open_log(options.path)
+    _check_identity(log, options.path, wanted.log_id)
+    topic = log.topic(wanted.topic)
+    if None not in (wanted.topic_id, topic.topic_id) and wanted.topic_id != topic.topic_id:
+        raise UnknownTopicError(wanted.topic)  # it has been deleted, and created again
+    partition: PartitionReader = topic.partition(wanted.partition)
+    return partition

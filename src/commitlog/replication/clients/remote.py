@@ -59,6 +59,11 @@ class RemoteLog:
     def __repr__(self) -> str:
         return f"<RemoteLog {self._addresses}>"
 
+    @property
+    def log_id(self) -> str | None:
+        """What tells the log from every other; None: a cluster does not tell yet."""
+        return None
+
     def topics(self) -> list[str]:
         """Return the names of the topics, sorted."""
         self._router.check_open()
