@@ -269,7 +269,8 @@ class ConsumerConfig(Config):
     enable_auto_commit: bool = field(default=True, metadata={"type": bool})
     """Commit positions behind the caller's back, at a rebalance and at `close()`."""
     fetch_max_bytes: int = between(50 * MIB, 1)
-    """The most that one `poll_batches()` or `poll_arrow()` returns, or a batch more."""
+    """The most that one `poll_batches()` or `poll_arrow()` returns, or a batch more; batches count as before
+    compression, and as 16 bytes a record at least."""
     group_id: str | None = field(default=None, metadata={"type": str, "optional": True})
     """The group to share partitions with; without one, the consumer reads all of them and commits nothing."""
     group_instance_id: str | None = field(default=None, metadata={"type": str, "optional": True})

@@ -49,9 +49,9 @@ class RecordTooLargeError(CommitLogError, ValueError):
 
 
 class BatchTooLargeError(CommitLogError, ValueError):
-    """A batch that fits in no segment: ``BatchTooLargeError(size_bytes, limit_bytes)``."""
+    """A batch above a limit of its topic or of the format: ``BatchTooLargeError(size, limit, what)``."""
 
-    template = "the batch takes {0} bytes on disk, segment_bytes is {1}; append fewer records at a time"
+    template = "a batch of {0} {2}, the limit is {1}; append fewer records at a time"
 
 
 class OffsetOutOfRangeError(CommitLogError, LookupError):

@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[Callable[[], EncodedBatch], TopicConfig, type[CommitLogEr
         lambda: encoded([b"x"], config=TopicConfig(message_timestamp_type="LogAppendTime")),
         PLAIN, ConfigError),
     "a time that is not its own": (
-        lambda: retimed(encoded([b"x", b"y"], timestamps=[1, 9]), 4), PLAIN, InvalidRecordError),
+        lambda: retimed(encoded([b"x", b"y"], timestamps=[1, 9]), 4), PLAIN, CorruptionError),
     "a negative time": (lambda: retimed(encoded([b"x"]), -1), PLAIN, InvalidRecordError),
 }  # fmt: skip
 

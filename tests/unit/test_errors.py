@@ -13,7 +13,7 @@ EXAMPLES = [
     errors.InvalidTopicError("no/slash"),
     errors.InvalidRecordError(17, "value must be bytes-like or None, not str"),
     errors.RecordTooLargeError(3, 2_000_000, 1_048_576),
-    errors.BatchTooLargeError(4_096, 1_024),
+    errors.BatchTooLargeError(4_096, 1_024, "bytes on disk (segment_bytes)"),
     errors.OffsetOutOfRangeError("orders-0", 12, 3, 9),
     errors.UnknownTopicError("orders"),
     errors.UnknownPartitionError("orders", 5, 4),

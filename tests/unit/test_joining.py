@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 from helpers import decoded, encoded, gappy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,10 +52,3 @@ def test_gaps_that_compaction_left_are_kept() -> None:
     batches = [decoded(gappy([0, 3, 9], 12), 100), decoded(gappy([1], 5), 112), decoded(gappy([], 5), 117)]
     assert joined(batches).column("offset").to_pylist() == [100, 103, 109, 113]
     assert joined(batches).equals(one_by_one(batches))
-
-
-@pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_the_payload_is_that_before_compression(codec: str) -> None:
-    config = TopicConfig(compression_type=codec)
-    batch = decoded(encoded([bytes(1_000)] * 10, keys=[b"key"] * 10, config=config))
-    assert joining.payload_bytes(batch) == 10_030

@@ -18,9 +18,17 @@ from commitlog.batches.columns import (
     Strings,
     narrow,
 )
-from commitlog.batches.encode import NO_STRINGS, Columns, EncodedBatch, HeaderColumns, Rules, assemble
-from commitlog.batches.format import NO_PRODUCER
-from commitlog.errors import InvalidRecordError, MissingDependencyError
+from commitlog.batches.encode import (
+    NO_STRINGS,
+    Columns,
+    EncodedBatch,
+    HeaderColumns,
+    Rules,
+    assemble,
+    check_count,
+)
+from commitlog.batches.format import MAX_RECORDS, NO_PRODUCER
+from commitlog.errors import BatchTooLargeError, InvalidRecordError, MissingDependencyError
 from commitlog.record import ArrowData
 
 try:
@@ -115,27 +123,29 @@ def _headers(headers: HeaderStrings | None, count: int) -> pa.Array:
     return pa.Array.from_buffers(HEADER_TYPE, count, [None, pa.py_buffer(ends)], children=[pairs])
 
 
-SMALL_BATCH_ROWS = 1024  # below this an Arrow batch costs more than copying its records into a larger one
-TARGET_ROWS = 8192
+# below both of these an Arrow batch costs more than copying its records into a larger one
+SMALL_BATCH_ROWS, SMALL_BATCH_BYTES = 1024, 1 << 20
+TARGET_ROWS, TARGET_BYTES = 8192, 16 << 20
 
 
 def stream(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Iterate over batches as Arrow, small ones put together so that no reader meets a million of them."""
     schema = schema_of(columns)
     small: list[RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
-        if len(batch) >= SMALL_BATCH_ROWS:
+        if len(batch) >= SMALL_BATCH_ROWS or batch.body_bytes >= SMALL_BATCH_BYTES:
             if small:
                 yield _merged(small, schema)
-                small, rows = [], 0
+                small, rows, size = [], 0, 0
             yield _from_batch(batch, schema)
             continue
         small.append(batch)
         rows += len(batch)
-        if rows >= TARGET_ROWS:
+        size += batch.body_bytes
+        if rows >= TARGET_ROWS or size >= TARGET_BYTES:
             yield _merged(small, schema)
-            small, rows = [], 0
+            small, rows, size = [], 0, 0
     if small:
         yield _merged(small, schema)
 
@@ -183,7 +193,10 @@ def to_batches(
     now_ms: int,
     producer: tuple[int, int, int] = NO_PRODUCER,
 ) -> list[EncodedBatch]:
-    """Encode Arrow data, one stored batch for each of its chunks; a producer's sequence runs through them."""
+    """Encode Arrow data, one stored batch for each of its chunks; a producer's sequence runs through them.
+
+    A chunk that is above a limit of the format becomes several batches.
+    """
     table = tabular(data)
     chunks, names = record_batches(table), table.schema.names
     if "value" not in names or not _APPENDED.issuperset(names) or len(set(names)) < len(names):
@@ -192,13 +205,22 @@ def to_batches(
     producer_id, epoch, sequence = producer
     first_row = max(sequence, 0)
     encoded = []
-    for chunk in chunks:
-        if chunk.num_rows:
-            by_name = dict(zip(names, chunk.columns, strict=True))
-            if producer != NO_PRODUCER:
-                producer = producer_id, epoch, first_row
-            encoded.append(_encode_chunk(by_name, chunk.num_rows, first_row, rules, now_ms, producer))
-        first_row += chunk.num_rows
+    waiting = chunks[::-1]
+    while waiting:
+        chunk = waiting.pop()
+        rows = chunk.num_rows
+        if rows == 0:
+            continue
+        if producer != NO_PRODUCER:
+            producer = producer_id, epoch, first_row
+        try:
+            encoded.append(_encode_chunk(chunk, first_row, rules, now_ms, producer))
+            first_row += rows
+        except BatchTooLargeError:
+            if rows == 1:
+                raise
+            half = min(rows // 2, MAX_RECORDS)
+            waiting += [chunk.slice(half), chunk.slice(0, half)]
     return encoded
 
 
@@ -228,13 +250,15 @@ def put_together(batches: list[pa.RecordBatch]) -> pa.RecordBatch | pa.Table:
 
 
 def _encode_chunk(
-    by_name: dict[str, pa.Array],
-    count: int,
+    chunk: pa.RecordBatch,
     first_row: int,
     rules: Rules,
     now_ms: int,
     producer: tuple[int, int, int],
 ) -> EncodedBatch:
+    count = chunk.num_rows
+    check_count(count)
+    by_name = dict(zip(chunk.schema.names, chunk.columns, strict=True))
     keys, times, headers = by_name.get("key"), by_name.get("timestamp"), by_name.get("headers")
     timestamps: Int64s | int = now_ms
     if times is not None and not rules.log_append_time:

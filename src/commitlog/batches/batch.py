@@ -11,10 +11,13 @@ import numpy as np
 
 from commitlog.batches import codec
 from commitlog.batches.columns import (
+    ALL_NULL,
     BITMAP,
     CONSTANT,
     DTYPES,
     NO_NULLS,
+    U32,
+    U64,
     WIDTHS,
     Buffer,
     Int64s,
@@ -30,6 +33,8 @@ from commitlog.batches.format import (
     HEADER_BYTES,
     HEADERS_DESCRIPTOR,
     HORIZON,
+    MAX_BODY_BYTES,
+    MAX_HEADERS,
     BatchHeader,
     check,
 )
@@ -39,6 +44,11 @@ from commitlog.record import ConsumerRecord, Header, Record, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_MOST_PADDING = 7  # everything on disk starts at a multiple of 8
+_LEAST_ROW_BYTES = 16  # an offset and a timestamp, which every reader makes
+_LATEST_SAFE_TIME = (1 << 63) - (1 << 32)  # no delta of 32 bits leads from here beyond 63 bits
 
 
 class HeaderStrings(NamedTuple):
@@ -116,6 +126,19 @@ class RecordBatch:
         return self.header.size
 
     @property
+    def body_bytes(self) -> int:
+        """The size of the body before compression, as the batch claims it; nothing is unpacked."""
+        header = self.header
+        if not header.flags & CODEC_MASK:
+            return header.size - _body_start(header)
+        return int(COMPRESSED.unpack_from(self._buffer, _body_start(header))[0])
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """About what its records take in memory: the batch before compression, at least 16 bytes a record."""
+        return max(self.header.size, self.body_bytes, _LEAST_ROW_BYTES * len(self))
+
+    @property
     def delete_horizon(self) -> int | None:
         """When its tombstones may go, in milliseconds since the epoch; None before a compaction saw them."""
         if not self.header.flags & DELETE_HORIZON:
@@ -138,10 +161,26 @@ class RecordBatch:
 
     def _read(self, *, want_ends: bool) -> Body:
         try:
-            self._body = _read_body(self.header, _raw_body(self.header, self._buffer), want_ends)
+            raw, most_padding = _raw_body(self.header, self._buffer)
+            self._body = _read_body(self.header, raw, most_padding, want_ends)
         except (ValueError, IndexError, struct_error) as problem:
             raise CorruptionError(self._path, self.position, f"a malformed batch: {problem}") from None
         return self._body
+
+    def check_contents(self) -> None:
+        """Raise CorruptionError unless all of the batch is as the format says: for one that somebody sent.
+
+        Columns are checked whenever they are read. That leaves what readers do not rely on: the timestamps in
+        the header are the lowest and the highest, and a null has no bytes.
+        """
+        header, body = self.header, self.body
+        deltas = body.timestamps.stored
+        spread = (0, 0) if deltas is None or len(deltas) == 0 else (int(deltas.min()), int(deltas.max()))
+        if spread != (0, header.max_timestamp - header.base_timestamp):
+            raise CorruptionError(self._path, self.position, "timestamps other than the header says")
+        columns = [body.keys, body.values] + ([] if body.headers is None else [body.headers.values])
+        if any(column.has_bytes_of_nulls() for column in columns):
+            raise CorruptionError(self._path, self.position, "a null that has bytes")
 
     def slice(self, start: int, end: int) -> RecordBatch:
         """Return the records with offsets in [start, end), sharing this batch's buffer."""
@@ -249,21 +288,25 @@ class RecordBatch:
 # --- the bytes of the body -----------------------------------------------------------------------
 
 
-def _raw_body(header: BatchHeader, buffer: memoryview) -> memoryview:
-    body = buffer[HEADER_BYTES + HORIZON.size if header.flags & DELETE_HORIZON else HEADER_BYTES :]
+def _body_start(header: BatchHeader) -> int:
+    return HEADER_BYTES + HORIZON.size if header.flags & DELETE_HORIZON else HEADER_BYTES
+
+
+def _raw_body(header: BatchHeader, buffer: memoryview) -> tuple[memoryview, int]:
+    """Return the body before compression, and how many bytes of padding may follow its last column."""
+    body = buffer[_body_start(header) :]
     codec_id = header.flags & CODEC_MASK
     if codec_id == codec.NONE:
-        return body
+        if len(body) > MAX_BODY_BYTES + _MOST_PADDING:
+            raise ValueError(f"a body of {len(body)} bytes")
+        return body, _MOST_PADDING
     raw_size, stored_size = COMPRESSED.unpack_from(body)
-    stored = body[COMPRESSED.size : COMPRESSED.size + stored_size]
-    decompress = codec.get(codec_id).decompress
-    try:
-        raw = decompress(stored, raw_size)
-    except Exception as problem:  # each package has its own
-        raise ValueError(f"the body does not decompress: {problem}") from None
-    if len(raw) != raw_size:
-        raise ValueError(f"the body has {len(raw)} bytes, not {raw_size}")
-    return memoryview(raw)
+    if raw_size > MAX_BODY_BYTES:
+        raise ValueError(f"a body of {raw_size} bytes")
+    if not 0 <= len(body) - COMPRESSED.size - stored_size <= _MOST_PADDING:
+        raise ValueError(f"{stored_size} compressed bytes in a body of {len(body)}")
+    raw = codec.unpack(codec_id, body[COMPRESSED.size : COMPRESSED.size + stored_size], raw_size)
+    return memoryview(raw), 0
 
 
 class _Cursor:
@@ -290,7 +333,7 @@ class _Cursor:
 
     def ints(self, form: int, constant: int, count: int) -> Ints:
         if form == CONSTANT:
-            return Ints(count, constant, None)
+            return Ints(count, constant if count else 0, None)
         start = self.skip(padded(count * WIDTHS[form]))
         return Ints(count, 0, np.frombuffer(self.body, DTYPES[form], count, start))
 
@@ -300,17 +343,33 @@ class _Cursor:
     def strings(self, lengths: Ints, nulls: int, bitmap: memoryview | None) -> Strings:
         if self.want_ends and lengths.surely_short:
             ends = lengths.running()
-            return Strings(lengths, nulls, bitmap, self.take(int(ends[-1])), ends)
-        return Strings(lengths, nulls, bitmap, self.take(lengths.total()))
+            found = Strings(lengths, nulls, bitmap, self.take(int(ends[-1])), ends)
+        else:
+            found = Strings(lengths, nulls, bitmap, self.take(lengths.total()))
+        if nulls == ALL_NULL and len(found.blob):
+            raise ValueError("nulls that have bytes")
+        return found
 
 
-def _read_body(header: BatchHeader, body: memoryview, want_ends: bool) -> Body:
+def _read_body(header: BatchHeader, body: memoryview, most_padding: int, want_ends: bool) -> Body:
+    """Return the columns of a body; ValueError if it is not as docs/format.md says.
+
+    Whatever the bytes are, no more is allocated than MAX_RECORDS and MAX_HEADERS rows take.
+    """
     count = header.record_count
     (key_form, value_form, time_form, offset_form, key_nulls, value_nulls, has_headers,
      key_length, value_length) = DESCRIPTOR.unpack_from(body)  # fmt: skip
+    if key_form > U32 or value_form > U32 or offset_form > U32 or time_form > U64:
+        raise ValueError("a column in a form that it cannot have")
+    if key_nulls > BITMAP or value_nulls > BITMAP or has_headers > 1:
+        raise ValueError("a column in a form that it cannot have")
     cursor = _Cursor(body, DESCRIPTOR.size + HEADERS_DESCRIPTOR.size * has_headers, want_ends)
     offsets = cursor.ints(offset_form, 0, count) if offset_form != CONSTANT else None
+    if offsets is not None:
+        _check_offsets(offsets, header.last_offset_delta)
     timestamps = cursor.ints(time_form, 0, count)
+    if time_form == U64 or header.base_timestamp > _LATEST_SAFE_TIME:
+        _check_timestamps(timestamps, header)
     key_lengths = cursor.ints(key_form, key_length, count)
     key_bitmap = cursor.bitmap(key_nulls, count)
     value_lengths, value_bitmap = (
@@ -320,16 +379,51 @@ def _read_body(header: BatchHeader, body: memoryview, want_ends: bool) -> Body:
     if has_headers:
         forms = HEADERS_DESCRIPTOR.unpack_from(body, DESCRIPTOR.size)
         count_form, name_form, content_form, nulls, *constants = forms
+        if count_form > U32 or name_form > U32 or content_form > U32 or nulls > BITMAP:
+            raise ValueError("a column of headers in a form that it cannot have")
         counts = cursor.ints(count_form, constants[0], count)
         total = counts.total()
+        if total > MAX_HEADERS:
+            raise ValueError(f"{total} headers")
         names = cursor.ints(name_form, constants[1], total)
         contents, bitmap = cursor.ints(content_form, constants[2], total), cursor.bitmap(nulls, total)
     keys = cursor.strings(key_lengths, key_nulls, key_bitmap)
     values = cursor.strings(value_lengths, value_nulls, value_bitmap)
-    if not has_headers:
-        return Body(offsets, timestamps, keys, values, None)
-    name_strings = cursor.strings(names, NO_NULLS, None)
-    return Body(
-        offsets, timestamps, keys, values,
-        HeaderStrings(counts, name_strings, cursor.strings(contents, nulls, bitmap)),
-    )  # fmt: skip
+    headers = None
+    if has_headers:
+        name_strings = cursor.strings(names, NO_NULLS, None)
+        _check_names(name_strings)
+        headers = HeaderStrings(counts, name_strings, cursor.strings(contents, nulls, bitmap))
+    if len(body) - cursor.position > most_padding:
+        raise ValueError(f"{len(body) - cursor.position} bytes after the last column")
+    return Body(offsets, timestamps, keys, values, headers)
+
+
+def _check_offsets(deltas: Ints, last_delta: int) -> None:
+    """Refuse offsets that do not grow, or leave the batch."""
+    stored = deltas.stored
+    if stored is None or len(stored) == 0:
+        return
+    if int(stored[-1]) > last_delta or not (stored[1:] > stored[:-1]).all():
+        raise ValueError("offsets that are not in order")
+
+
+def _check_timestamps(deltas: Ints, header: BatchHeader) -> None:
+    """Refuse timestamps that do not fit into 63 bits."""
+    if deltas.stored is not None and len(deltas.stored):
+        latest = header.base_timestamp + int(deltas.stored.max())
+        if latest > header.max_timestamp:
+            raise ValueError(f"a timestamp of {latest}")
+
+
+def _check_names(names: Strings) -> None:
+    """Refuse header names that are not UTF-8; UnicodeDecodeError is a ValueError."""
+    blob = bytes(names.blob)
+    if blob.isascii():
+        return
+    blob.decode()
+    starts = names.ends()[:-1]
+    starts = starts[starts < len(blob)]
+    # all of it is UTF-8, so each name is unless one begins with the rest of a character
+    if ((np.frombuffer(blob, np.uint8)[starts] & 0xC0) == 0x80).any():
+        raise ValueError("a header name begins inside a character")

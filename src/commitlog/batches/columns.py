@@ -90,7 +90,7 @@ def pack_bytes(items: Sequence[Buffer | None], what: str) -> BytesColumn:
         blob = b"".join(items)  # type: ignore[arg-type]
     except TypeError:
         return _pack_nullable(items, what)
-    if len(blob) != _total(lengths, len(items)):  # a memoryview of wider items: len() is not its size
+    if len(blob) != total(lengths, len(items)):  # a memoryview of wider items: len() is not its size
         return pack_bytes([bytes(item) for item in items], what)  # type: ignore[arg-type]
     return BytesColumn(lengths, NO_NULLS, b"", blob)
 
@@ -108,10 +108,11 @@ def _pack_nullable(items: Sequence[Buffer | None], what: str) -> BytesColumn:
     return filled._replace(nulls=BITMAP, bitmap=np.packbits(present, bitorder="little").tobytes())
 
 
-def _total(lengths: IntColumn, count: int) -> int:
-    if lengths.form == CONSTANT:
-        return lengths.constant * count
-    return int(np.frombuffer(lengths.data, DTYPES[lengths.form]).sum(dtype=np.int64))
+def total(column: IntColumn, count: int) -> int:
+    """Return the sum of a column of `count` numbers."""
+    if column.form == CONSTANT:
+        return column.constant * count
+    return int(np.frombuffer(column.data, DTYPES[column.form]).sum(dtype=np.int64))
 
 
 def most(column: IntColumn) -> int:
@@ -209,6 +210,10 @@ class Strings:
             bits = np.frombuffer(self.bitmap, np.uint8)
             return np.unpackbits(bits, count=count, bitorder="little").view(np.bool_)
         return np.full(count, self.nulls == NO_NULLS)
+
+    def has_bytes_of_nulls(self) -> bool:
+        """Say whether a null has a length, which no writer gives it."""
+        return self.bitmap is not None and bool(self.lengths.array()[~self.present()].any())
 
     def lengths_or_minus_one(self) -> Int64s:
         """Return the lengths, -1 for a null."""

@@ -27,6 +27,7 @@ from commitlog.batches.columns import (
     narrow_within,
     pack_bytes,
     padded,
+    total,
     widened,
 )
 from commitlog.batches.format import (
@@ -40,12 +41,15 @@ from commitlog.batches.format import (
     HORIZON,
     LOG_APPEND_TIME,
     MAGIC,
+    MAX_BODY_BYTES,
+    MAX_HEADERS,
+    MAX_RECORDS,
     NO_PRODUCER,
     stamp,
 )
 from commitlog.batches.ones import shapes_for
 from commitlog.config import TopicConfig
-from commitlog.errors import InvalidRecordError, RecordTooLargeError
+from commitlog.errors import BatchTooLargeError, InvalidRecordError, RecordTooLargeError
 from commitlog.record import Headers
 
 if TYPE_CHECKING:
@@ -57,6 +61,8 @@ SizedItems = TypeVar("SizedItems", bound=Sized)
 _PADDING = [bytes(size) for size in range(8)]
 _ZEROS = IntColumn(CONSTANT, 0, b"")
 NO_STRINGS = BytesColumn(_ZEROS, ALL_NULL, b"", b"")
+IN_A_SEGMENT = "bytes on disk (segment_bytes)"  # for BatchTooLargeError, where no segment holds a batch
+_OFFSET_BYTES = 4  # of a record, at most
 
 
 class EncodedBatch:
@@ -180,6 +186,7 @@ def encode(
         times = times if rules.log_append_time else given
     if count == 0:
         return ()
+    check_count(count)  # before much work is done for nothing
     columns = Columns(
         keys=NO_STRINGS if keys is None else pack_bytes(keys, "key"),
         values=pack_bytes(values, "value"),
@@ -188,6 +195,12 @@ def encode(
     rules.check_keys(columns.keys, count)
     rules.check_sizes(columns, count)
     return (assemble(columns, count, times, rules.flags, producer=producer),)
+
+
+def check_count(count: int) -> None:
+    """Raise BatchTooLargeError if one batch cannot hold so many records."""
+    if count > MAX_RECORDS:
+        raise BatchTooLargeError(count, MAX_RECORDS, "records")
 
 
 def _listed(items: Iterable[Item]) -> Sequence[Item]:
@@ -209,7 +222,13 @@ def assemble(
     producer: tuple[int, int, int] = NO_PRODUCER,
     delete_horizon: int | None = None,
 ) -> EncodedBatch:
-    """Lay columns out as a batch of `count` records that takes `span` (or else `count`) offsets."""
+    """Lay columns out as a batch of `count` records that takes `span` (or else `count`) offsets.
+
+    BatchTooLargeError if the format has no room for it.
+    """
+    check_count(count)
+    if columns.headers is not None and total(columns.headers.counts, count) > MAX_HEADERS:
+        raise BatchTooLargeError(total(columns.headers.counts, count), MAX_HEADERS, "headers")
     if isinstance(timestamps, int):
         low = high = timestamps
     else:
@@ -217,6 +236,10 @@ def assemble(
         columns = columns._replace(timestamps=narrow_within(timestamps - low, 0, high - low))
     body = _lay_out(columns)
     body_size = sum(map(len, body))
+    # a batch that is new leaves room for the offsets that it gets when compaction removes records of it
+    limit = MAX_BODY_BYTES - (_OFFSET_BYTES * count + 8 if span is None else 0)
+    if body_size > limit:
+        raise BatchTooLargeError(body_size, limit, "bytes before compression")
     if flags & CODEC_MASK:
         body, body_size, flags = _compress(body, body_size, flags)
     flags &= ~DELETE_HORIZON

@@ -44,6 +44,12 @@ _PEEK = Struct("<q8xII32xI")  # base_offset, magic, size, last_offset_delta
 HEADER_BYTES = HEADER.size
 MAGIC_BYTES, MAGIC_POSITION = MAGIC.to_bytes(4, "little"), STAMP.size  # for finding a batch after damage
 SMALLEST_BATCH_BYTES = HEADER.size + DESCRIPTOR.size
+# What a batch may hold. Writers stay below these limits, and a reader that meets a batch above one of them
+# raises CorruptionError: nothing is allocated on the word of a count that no byte stands for.
+MAX_RECORDS = 1 << 20  # equal columns take no bytes, so this bounds the rows that 80 bytes may stand for
+MAX_HEADERS = 1 << 20  # of all records together, for the same reason
+MAX_BODY_BYTES = (1 << 31) - 1  # before compression: Arrow counts the bytes of a column in 31 bits
+_LAST_OFFSET = (1 << 63) - 2
 NO_PRODUCER = (-1, -1, -1)  # producer_id, producer_epoch, base_sequence
 PUBLISHED = -2  # a producer_epoch: the batch was staged elsewhere, and producer_id names the staged file
 
@@ -144,6 +150,12 @@ def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) ->
     if crc ^ fold(header.base_offset, header.leader_epoch) != header.crc:
         raise CorruptionError(path, position + shift, "the checksum of a batch does not match")
     check_flags(header.flags, path, position + shift)
+    count, last_delta, base_offset = header.record_count, header.last_offset_delta, header.base_offset
+    if count > MAX_RECORDS or count > last_delta + 1:
+        reason = f"a batch of {count} records that takes {last_delta + 1} offsets"
+        raise CorruptionError(path, position + shift, reason)
+    if base_offset < 0 or base_offset + last_delta > _LAST_OFFSET:
+        raise CorruptionError(path, position + shift, f"a batch with the offset {base_offset}")
     return header
 
 

@@ -13,12 +13,6 @@ from commitlog.batches.batch import RecordBatch
 from commitlog.batches.columns import NO_NULLS, Strings
 
 
-def payload_bytes(batch: RecordBatch) -> int:
-    """Return the size of a batch's keys and values, before compression."""
-    body = batch.body_with_ends()
-    return len(body.keys.blob) + len(body.values.blob)
-
-
 def arrays(batches: Sequence[RecordBatch], names: Sequence[str]) -> list[pa.Array]:
     """Return columns of batches that follow one another, by their names in arrow.SCHEMA.
 

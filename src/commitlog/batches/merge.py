@@ -30,7 +30,14 @@ from commitlog.batches.encode import (
     encode_empty,
     offset_deltas,
 )
-from commitlog.batches.format import CODEC_MASK, LOG_APPEND_TIME, NO_PRODUCER
+from commitlog.batches.format import (
+    CODEC_MASK,
+    LOG_APPEND_TIME,
+    MAX_BODY_BYTES,
+    MAX_HEADERS,
+    MAX_RECORDS,
+    NO_PRODUCER,
+)
 
 TARGET_ROWS = 8192
 _TARGET_BYTES = 1 << 20
@@ -78,16 +85,16 @@ class BatchMerger:
         alone = producer != NO_PRODUCER
         if alone:
             self.write_out()
-        pending = self._room_for(batch, kind)
+        pending = self._room_for(batch, kind, len(rows))
         pending.kind = kind
         pending.add(batch, rows)
         pending.extend(batch)
         if alone or pending.is_large:
             self.write_out()
 
-    def _room_for(self, batch: RecordBatch, kind: Any) -> _Pending:
+    def _room_for(self, batch: RecordBatch, kind: Any, rows: int = 0) -> _Pending:
         pending = self._pending
-        if pending is not None and not pending.can_take(batch, kind):
+        if pending is not None and not (pending.can_take(batch, kind) and pending.has_room(batch, rows)):
             self.write_out()
         if self._pending is None:
             self._pending = _Pending(batch)
@@ -108,7 +115,7 @@ class _Pending:
         self.leader_epoch = batch.header.leader_epoch
         self.kind: Any = None  # flags, delete horizon and producer; None while there is no record
         self._timestamp = 0
-        self._count = self._bytes = 0
+        self._count = self._headers = self._bytes = 0
         self._offsets: list[Int64s] = []
         self._timestamps: list[Int64s] = []
         self._keys, self._values = _Gathered(), _Gathered()
@@ -119,6 +126,17 @@ class _Pending:
         same = kind is None or self.kind is None or kind == self.kind
         fits = batch.header.next_offset - self.base_offset <= _MAX_SPAN
         return same and fits and batch.header.leader_epoch == self.leader_epoch
+
+    def has_room(self, batch: RecordBatch, rows: int) -> bool:
+        """Say whether so many rows of a batch fit in, too, by the limits of the format."""
+        if rows == 0 or self._count == 0:
+            return True
+        headers = batch.body.headers
+        return (
+            self._count + rows <= MAX_RECORDS
+            and self._headers + (0 if headers is None else headers.counts.total()) <= MAX_HEADERS
+            and self.size_bytes + _MOST_COLUMN_BYTES * rows + batch.body_bytes <= MAX_BODY_BYTES
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -147,6 +165,7 @@ class _Pending:
         self._header_counts.append(counts[rows])
         self._bytes += self._header_names.add(body.headers.names, chosen)
         self._bytes += self._header_values.add(body.headers.values, chosen)
+        self._headers += len(chosen)
         self._bytes += len(chosen) * _MOST_HEADER_BYTES
 
     def encode(self) -> EncodedBatch:

@@ -20,8 +20,8 @@ from crc32c import crc32c
 from commitlog import files
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.columns import NO_NULLS
-from commitlog.batches.encode import EncodedBatch
-from commitlog.batches.format import PUBLISHED, STAMP, check_flags, stamp, unstamped
+from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch
+from commitlog.batches.format import MAX_RECORDS, PUBLISHED, STAMP, check_flags, stamp, unstamped
 from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, CorruptionError, InvalidRecordError
 
@@ -91,6 +91,8 @@ def read_staged(log_path: str, staged: StagedFile) -> list[StagedBatch]:
         span = header.last_offset_delta + 1
         if header.producer != (staged.file_id, PUBLISHED, records):
             raise CorruptionError(path, position, f"another batch than that of record {records}")
+        if header.record_count != span or span > MAX_RECORDS:
+            raise CorruptionError(path, position, f"{header.record_count} records that take {span} offsets")
         found.append(StagedBatch(position, header.size, crc, span, header.max_timestamp, header.producer))
         flags.setdefault(header.flags, position)
         position += header.size
@@ -110,7 +112,7 @@ def check_staged(log_path: str, staged: StagedFile, config: TopicConfig) -> list
     found = read_staged(log_path, staged)
     for batch in found:
         if batch.size > config.segment_bytes:
-            raise BatchTooLargeError(batch.size, config.segment_bytes)
+            raise BatchTooLargeError(batch.size, config.segment_bytes, IN_A_SEGMENT)
     if config.compacts and found:
         _check_keys(os.path.join(log_path, staged.path), found)
     return found

@@ -109,7 +109,7 @@ class Place:
                 for batch in self.partition.combined_batches(self.fetched, end):
                     found.append(batch)
                     self.fetched = batch.next_offset
-                    size += batch.size_bytes
+                    size += batch.unpacked_bytes
                     if size >= max_bytes:
                         return found
                 self.fetched = min(end, self.partition.high_watermark)
@@ -195,7 +195,7 @@ class Fetcher:
 
     def batches(self, max_bytes: int) -> dict[TopicPartition, list[RecordBatch]]:
         """Return batches of `max_bytes` or just above, by partition."""
-        found = self._in_turn(Place.batches, max_bytes, _total_bytes)
+        found = self._in_turn(Place.batches, max_bytes, _unpacked_bytes)
         self.throttle.take(sum(map(_total_bytes, found.values())))
         return found
 
@@ -274,6 +274,10 @@ class Fetcher:
             pause = _GROUP_SECONDS if told else look_again_after(now - began)
             if self.event.wait(min(pause, deadline - now)):
                 return
+
+
+def _unpacked_bytes(batches: list[RecordBatch]) -> int:
+    return sum(batch.unpacked_bytes for batch in batches)
 
 
 def _total_bytes(batches: list[RecordBatch]) -> int:

@@ -42,6 +42,7 @@ def received(data: Buffer, base_offset: int, source: str) -> Received:
         header = check(view, place, end, source)
         if header.base_offset != offset:
             raise CorruptionError(source, place, f"offset {header.base_offset} stands where {offset} should")
+        RecordBatch(header, view[place : place + header.size], source, place).check_contents()
         if header.record_count:  # what a repair put where records are lost has no epoch of its own
             if header.leader_epoch < max(epoch, 0):
                 raise CorruptionError(source, place, f"leader epoch {header.leader_epoch} follows {epoch}")

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from commitlog import files
 from commitlog.batches.columns import Buffer
-from commitlog.batches.encode import EncodedBatch, encode, totals
+from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, encode, totals
 from commitlog.batches.format import NO_PRODUCER, STAMP, fold
 from commitlog.batches.ones import encode_one
 from commitlog.errors import BatchTooLargeError, DiskFullError
@@ -107,7 +107,7 @@ class PartitionWriter(ActivePartition):
         producer: tuple[int, int, int] = NO_PRODUCER,
         sync: bool = False,
     ) -> range:
-        """Append records as one batch, all or nothing, and return their offsets.
+        """Append records as one batch, all or nothing, and return their offsets; 1,048,576 records at most.
 
         `producer` is (producer_id, producer_epoch, sequence of the first record). A batch that its producer
         appends again is not appended again, but answered with the offsets it has.
@@ -118,12 +118,13 @@ class PartitionWriter(ActivePartition):
         """Append the columns value, key, timestamp and headers of Arrow data (all but value optional).
 
         A pyarrow table or batch, or what speaks Arrow's C stream: a data frame, the result of a query. All or
-        nothing for readers; a crash may keep a prefix of a table's chunks, each one whole.
+        nothing for readers; a crash may keep a prefix of a table's chunks, each one whole. A chunk of more
+        than 1,048,576 records is divided.
         """
         return self.append_encoded(self.encode_arrow(data), sync=sync)
 
     def encode_arrow(self, data: ArrowData) -> tuple[EncodedBatch, ...]:
-        """Check Arrow data and encode it, a batch for each of its chunks: what needs no lock."""
+        """Check Arrow data and encode it, at least a batch for each of its chunks: what needs no lock."""
         from commitlog.batches import arrow
 
         return tuple(arrow.to_batches(data, self._rules, now_ms()))
@@ -143,7 +144,7 @@ class PartitionWriter(ActivePartition):
 
     def _check_fits(self, size: int) -> None:
         if size > self.config.segment_bytes:
-            raise BatchTooLargeError(size, self.config.segment_bytes)
+            raise BatchTooLargeError(size, self.config.segment_bytes, IN_A_SEGMENT)
 
     def append_encoded(self, batches: tuple[EncodedBatch, ...], *, sync: bool = False) -> range:
         """Append encoded batches, all or nothing, and return their offsets.

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog import files
-from commitlog.batches.encode import EncodedBatch, Rules
+from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, Rules
 from commitlog.batches.format import PUBLISHED
 from commitlog.batches.staged import StagedFile, chained
 from commitlog.config import TopicConfig
@@ -90,7 +90,7 @@ class StagingWriter:
 
     def _write(self, batch: EncodedBatch) -> None:
         if batch.size > self._config.segment_bytes:
-            raise BatchTooLargeError(batch.size, self._config.segment_bytes)
+            raise BatchTooLargeError(batch.size, self._config.segment_bytes, IN_A_SEGMENT)
         if self._records + batch.span >= SEQUENCES:
             raise InvalidRecordError(self._records, f"a staged file takes less than {SEQUENCES} records")
         try:

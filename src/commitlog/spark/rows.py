@@ -119,7 +119,8 @@ def grouped(batches: Iterable[RecordBatch]) -> Iterator[list[RecordBatch]]:
     small: list[RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if len(batch) >= SMALL_ROWS:
+        payload = batch.body_bytes
+        if len(batch) >= SMALL_ROWS or payload >= MOST_BYTES:
             if small:
                 yield small
             yield [batch]
@@ -127,7 +128,7 @@ def grouped(batches: Iterable[RecordBatch]) -> Iterator[list[RecordBatch]]:
             continue
         small.append(batch)
         rows += len(batch)
-        size += joining.payload_bytes(batch)
+        size += payload
         if rows >= TARGET_ROWS or size >= MOST_BYTES:
             yield small
             small, rows, size = [], 0, 0

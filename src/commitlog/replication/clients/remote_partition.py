@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, TypeVar
 
 from commitlog.batches.columns import Buffer
-from commitlog.batches.encode import EncodedBatch, Rules, encode, numbered
+from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, Rules, encode, numbered
 from commitlog.config import MIB, TopicConfig
 from commitlog.errors import (
     BatchTooLargeError,
@@ -256,9 +256,12 @@ class RemotePartition(PartitionReader):
         if not batches:
             end = self.next_offset
             return range(end, end)
-        (batch,) = batches
+        batch = batches[0]
+        if len(batches) > 1:  # of Arrow data above a limit of the format
+            records = sum(one.span for one in batches)
+            raise BatchTooLargeError(records, batch.span, "records, divided among several batches")
         if batch.size > self.config.segment_bytes:
-            raise BatchTooLargeError(batch.size, self.config.segment_bytes)
+            raise BatchTooLargeError(batch.size, self.config.segment_bytes, IN_A_SEGMENT)
         with self._appending:
             try:
                 return self._append(batch, sync, acks)
