@@ -134,7 +134,8 @@ def stream(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None)
     small: list[RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if len(batch) >= SMALL_BATCH_ROWS or batch.body_bytes >= SMALL_BATCH_BYTES:
+        bytes_of_batch = batch.body_bytes
+        if len(batch) >= SMALL_BATCH_ROWS or bytes_of_batch >= SMALL_BATCH_BYTES:
             if small:
                 yield _merged(small, schema)
                 small, rows, size = [], 0, 0
@@ -142,7 +143,7 @@ def stream(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None)
             continue
         small.append(batch)
         rows += len(batch)
-        size += batch.body_bytes
+        size += bytes_of_batch
         if rows >= TARGET_ROWS or size >= TARGET_BYTES:
             yield _merged(small, schema)
             small, rows, size = [], 0, 0

@@ -91,6 +91,7 @@ def _gzip() -> Codec:
         return packer.compress(raw) + packer.flush()
 
     def decompress(stored: Bytes, raw_size: int) -> bytes:
+        # measured: 5 % more than without a limit; piece by piece 20 %
         unpacker = zlib.decompressobj(gzip_window)
         raw = unpacker.decompress(stored, raw_size + 1)  # one more, or it would not look for the end
         if not unpacker.eof or unpacker.unused_data:
