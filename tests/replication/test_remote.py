@@ -25,6 +25,7 @@ from property.strategies import columns
 
 import commitlog
 from commitlog import CommitLog, CommitLogError, Partition, TopicConfig
+from commitlog.batches import encode
 from commitlog.errors import (
     AuthenticationError,
     BatchTooLargeError,
@@ -284,6 +285,28 @@ def test_records_that_compaction_removed_are_none(log: CommitLog, remote: Remote
     assert list(far.records()) == list(partition.records())
     assert far.get(0) is None
     assert dict(far.latest().items()) == dict(partition.latest().items())
+
+
+def test_a_compressed_batch_that_unpacks_to_too_much_is_refused_by_the_leader(
+    log: CommitLog, remote: RemoteLog
+) -> None:
+    partition = log.create_topic("t", config={"compression_type": "zstd"}).partition(0)
+    far = remote.topic("t").partition(0)
+    with pytest.raises(BatchTooLargeError, match="bytes before compression"):
+        far.append_many([bytes(1 << 20)] * 40)
+    assert partition.next_offset == 0
+    assert far.append_many([bytes(1 << 20)] * 20) == range(20)
+
+
+def test_arrow_data_that_one_batch_cannot_hold_is_refused(
+    log: CommitLog, remote: RemoteLog, node: LoneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic("t")
+    far = remote.topic("t").partition(0)
+    monkeypatch.setattr(encode, "MAX_RECORDS", 10)
+    with pytest.raises(BatchTooLargeError, match="12 records"):
+        far.append_arrow(pa.table({"value": ["x"] * 12}))
+    assert not any(isinstance(message, Append) for message in node.asked)
 
 
 def test_records_that_are_refused_here_are_refused_before_they_are_sent(

@@ -162,6 +162,12 @@ def test_no_batch_has_more_bytes_than_the_jvm_should_hold_at_once() -> None:
     assert [len(group) for group in grouped(large)] == [3, 3, 3]
 
 
+def test_a_batch_of_many_bytes_is_put_together_with_no_other() -> None:
+    """Together they could be more than Arrow counts in 31 bits, however few rows there are."""
+    small, large = decoded(encoded([b"x"] * 3)), decoded(encoded([bytes(1 << 20)] * 8))
+    assert [len(group) for group in grouped([small, small, large, large, small])] == [2, 1, 1, 1]
+
+
 @pytest.mark.parametrize("count", [1, 10, 1_000, 10_000, 50_000])
 def test_stored_batches_of_any_size_are_read_in_batches_spark_likes(
     partition: Partition, log_path: Path, count: int
