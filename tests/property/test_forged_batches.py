@@ -78,6 +78,7 @@ def _sound(codec: str) -> list[bytes]:
         encoded([bytes(70_000), None, b"", b"x"], timestamps=[1, 2, 1 << 40, 3], config=config),
         encoded([b"one"], config=config),
         encoded([b"one"], headers=[[("h", None)] * 40], config=config),
+        encoded([None] * 40, headers=[[("", None)]] * 40, config=config),
         encode_empty(7, 1_000),
         gaps,
         with_horizon,
@@ -138,7 +139,7 @@ def _change(raw: bytearray, chance: random.Random, body: int) -> None:
         elif kind < 0.6:  # a form, a kind of nulls
             raw[min(body + chance.randrange(8), len(raw) - 1)] = chance.choice((0, 1, 2, 3, 4, 5, 255))
         elif kind < 0.7:  # a constant, a size
-            place = min(body + chance.choice((0, 4, 8, 12, 20, 24, 28)), len(raw) - 4)
+            place = min(body + chance.choice((0, 4, 8, 12, 20, 20, 24, 28)), len(raw) - 4)
             raw[place : place + 4] = chance.choice(_NUMBERS).to_bytes(4, "little")
         else:
             raw[chance.randrange(min(24, len(raw) - 1), len(raw))] = chance.randrange(256)

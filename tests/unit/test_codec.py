@@ -28,6 +28,25 @@ def test_what_is_compressed_comes_back(name: str, raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", COMPRESSING)
+def test_only_what_was_packed_is_unpacked_with_nothing_behind_it(name: str) -> None:
+    raw, codec_id = b"abc" * 1_000, codec.IDS[name]
+    packed = codec.get(codec_id).compress(raw)
+    assert codec.unpack(codec_id, packed, len(raw)) == raw
+    for stored, size in (
+        (packed, len(raw) - 1),
+        (packed, len(raw) + 1),
+        (packed + packed, len(raw)),
+        (packed + packed, 2 * len(raw)),
+        (packed + b"\0", len(raw)),
+        (packed[:-1], len(raw)),
+        (packed, 1 << 31),
+        (b"", 0),
+    ):
+        with pytest.raises(ValueError, match=r"bytes|decompress"):
+            codec.unpack(codec_id, stored, size)
+
+
+@pytest.mark.parametrize("name", COMPRESSING)
 def test_threads_may_share_a_codec(name: str) -> None:
     chosen = codec.get(codec.IDS[name])
 

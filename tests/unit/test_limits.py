@@ -261,6 +261,8 @@ def test_facts_that_no_reader_relies_on_are_checked_before_a_batch_is_stored() -
             accepted(raw, TopicConfig(), 5)
         with pytest.raises(CorruptionError):
             received(raw, 0, "here")
+        with pytest.raises(CorruptionError):
+            received(stored(encoded([b"first"])) + restamped(bytearray(raw), 1), 0, "here")
 
 
 @pytest.mark.parametrize("field", [72, 76], ids=["key", "value"])
@@ -283,6 +285,8 @@ def test_a_null_of_a_single_record_has_no_length() -> None:
     raw = bytearray(stored(encoded([b"x" * 8])))
     raw[BODY + 8 : BODY + 16] = words(8, 0)  # as if the key, which is null, had the bytes
     check_refused_by_all(restamped(raw))
+    with pytest.raises(CorruptionError):
+        received(stored(encoded([b"first"])) + restamped(raw, 1), 0, "here")
 
 
 def test_a_batch_of_no_offset_that_there_is_is_refused() -> None:
