@@ -30,8 +30,14 @@ bench: $(READY)
 	$(BIN)/python benchmarks/run.py --json benchmarks/results/latest.json
 	$(BIN)/python benchmarks/plots.py benchmarks/results/latest.json docs/images/performance
 
+# The long forms of the tests that have one; prints the table of docs/guarantees.md. A part of it: make soak LONG=tests/crash
+LONG := tests/crash tests/property tests/unit/test_recovery.py tests/spark/test_pipeline.py \
+	$(addprefix tests/integration/test_,compaction_readers.py resources.py threads.py two_processes.py) \
+	$(addprefix tests/replication/test_,processes.py rules_machine.py simulation.py)
+
 soak: $(READY)
-	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/crash tests/property tests/integration tests/replication tests/spark/test_pipeline.py
+	rm -rf /dev/shm/commitlog-soak-*  # what a run that was killed left in memory
+	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs -o tmp_path_retention_policy=failed $(LONG)
 
 # One version after another, each in an environment of its own.
 test-spark-versions:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import soak
 from helpers import map_tails
 from hypothesis import HealthCheck, settings
 
@@ -18,8 +20,50 @@ _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "quick", max_examples=100, deadline=None, derandomize=True, suppress_health_check=_SLOW_IS_FINE
 )
-settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
-settings.load_profile("soak" if os.environ.get("COMMITLOG_SOAK") == "1" else "quick")
+settings.register_profile(
+    "soak", max_examples=2_000, deadline=None, print_blob=True, suppress_health_check=_SLOW_IS_FINE
+)
+settings.load_profile("soak" if soak.SOAK else "quick")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        errors = os.dup(2)
+    config.add_cleanup(lambda: os.close(errors))
+    config.pluginmanager.register(_Soak(errors), "commitlog-soak")
+
+
+class _Soak:
+    """Limits each test in time, gathers what the long forms did, and shows it at the end."""
+
+    def __init__(self, errors: int) -> None:
+        self._errors = errors
+        self._table = soak.Table()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        with soak.time_limit(soak.LIMIT_S, self._errors):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[Any]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        if call.when == "teardown":
+            item.user_properties.append((soak.PROPERTY, soak.take()))
+        report = yield
+        if report.failed:
+            item.stash[soak.FAILED] = True
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._table.add(report)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if soak.SOAK:
+            terminalreporter.section("what was done, for docs/guarantees.md")
+            terminalreporter.write_line(self._table.markdown())
+            terminalreporter.write_line(f"to do the same again: COMMITLOG_SEED={soak.SEED}")
 
 
 @pytest.fixture

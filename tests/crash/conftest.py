@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from soak import FAILED, SOAK
 
 from commitlog import background, files
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder for a test; in the long forms one in memory, if there is such, which waits for no disk.
+
+    A killed process loses nothing of what it wrote to either, and power cuts are simulated.
+    """
+    if not SOAK or not MEMORY.is_dir():
+        yield tmp_path
+        return
+    folder = Path(tempfile.mkdtemp(prefix="commitlog-soak-", dir=MEMORY))
+    yield folder
+    if FAILED in request.node.stash:
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 import commitlog
 from commitlog import CommitLog, LogConfig, Partition
 
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 QUIET = {"flush_ms": -1}  # nothing is synced but by the test
 MARKER = "clean-shutdown"
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from soak import count
+
 import commitlog
 from commitlog import CommitLog, CorruptionError, LogConfig, Partition, Record, Segment
 from commitlog.config import RecoveryMode
@@ -283,6 +285,7 @@ def check_all(found: Iterable[Moment], folder: Path, log: str = "log") -> None:
         except BaseException as problem:
             problem.add_note(f"the power went {moment.label}; the log is in {left / log}\n{moment.promise}")
             raise
+        count("power-cut images opened")
         shutil.rmtree(left)
 
 
@@ -341,10 +344,10 @@ def _seen_by_a_reader(path: Path, promise: Promise) -> tuple[int, int, list[Reco
 
 def _check_topics(opened: CommitLog, promise: Promise) -> None:
     found = {name: len(opened.topic(name).partitions) for name in opened.topics()}
-    for name, count in promise.topics.items():
-        assert found.get(name, 0) >= count, f"topic {name!r} was created"
-    for name, count in found.items():
-        assert count <= promise.topics_asked.get(name, 0), f"topic {name!r} was deleted, or never asked for"
+    for name, least in promise.topics.items():
+        assert found.get(name, 0) >= least, f"topic {name!r} was created"
+    for name, number in found.items():
+        assert number <= promise.topics_asked.get(name, 0), f"topic {name!r} was deleted, or never asked for"
     for name, number in promise.marked:
         partition = opened.topic(name).partition(number)
         assert [record.value for record in partition.records()] == [_mark(name, number)]

@@ -1,11 +1,9 @@
-"""Processes that publish to a log and die: `python publishers.py <name> <arguments>`."""
+"""Processes that publish to a log and die, and what they publish."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,23 +19,6 @@ from commitlog.publishing import staging
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
 FILES, ROWS = 2, 3  # files for each place, records of each
 LEAST_PARTS = {"copied": 1, "adopted": 64}
-
-
-def start(name: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start a child that runs one of the functions below."""
-    source = os.path.dirname(os.path.dirname(commitlog.__file__))
-    return subprocess.Popen(
-        [sys.executable, __file__, name, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": source},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ended(child: subprocess.Popen[str]) -> int:
-    """Wait for the end of a child."""
-    child.communicate(timeout=120)
-    return child.returncode
 
 
 def log_for_publishing(path: Path, *, shared: bool = False) -> None:
@@ -133,7 +114,3 @@ def append_for_ever(path: str) -> None:
             if number % 50 == 49:
                 partitions[number % 3].roll()
             time.sleep(0.0005)  # a file lock is not fair
-
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]](*sys.argv[2:])

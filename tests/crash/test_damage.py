@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers import encoded, stored
+from soak import SOAK, count
 
 import commitlog
 from commitlog import CorruptionError, Partition
@@ -20,7 +21,6 @@ from commitlog.partitions.state import StatePage
 from .logs import (
     MARKER,
     QUIET,
-    SOAK,
     Damage,
     append_to,
     check_records,
@@ -65,6 +65,7 @@ def hurt(path: Path, number: int, damage: Damage) -> Path:
     shutil.copytree(path, copy)
     (copy / MARKER).unlink(missing_ok=True)
     damage(segment_files(copy)[number])
+    count("damaged logs opened")
     return copy
 
 

@@ -18,6 +18,7 @@ from zlib import crc32
 
 import pytest
 from helpers import wait_until
+from soak import SEED, SOAK, count
 
 import commitlog
 from commitlog import CommitLog, RebalanceListener, TopicPartition
@@ -28,10 +29,8 @@ from commitlog.lock import ProcessLock
 from . import group_kills
 from .group_checks import check_group, check_no_errors, check_numbered, check_sent, contents
 from .group_kills import BEAT_MS, PARTITIONS, SESSION_MS, consume, read
-from .logs import SOAK
 
-SECONDS = 60 if SOAK else 4
-SEED = int(os.environ.get("COMMITLOG_SEED", time.time_ns() % 1_000_000 if SOAK else 1))
+SECONDS = 120 if SOAK else 4
 CONFIG = {"segment_bytes": 8 * 1024, "index_interval_bytes": 256, "flush_ms": 50}
 QUICK = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": BEAT_MS}
 STRATEGIES = {
@@ -146,6 +145,7 @@ class Chaos:
         if action < 0.4:
             process.kill()
             process.join()
+            count("processes killed")
             role.start()
         elif action < 0.8:
             until = time.monotonic() + self._chance.random() * 2.5 * SESSION_MS / 1000

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soak
+from soak import SEED, SOAK
 
 import commitlog
 from commitlog import CommitLog, CommitLogError, CorruptionError, Partition, files
@@ -23,7 +25,6 @@ from .interrupts import Interrupt, open_files
 from .logs import (
     MARKER,
     QUIET,
-    SOAK,
     append_to,
     flipped,
     mode,
@@ -38,7 +39,7 @@ SYNCED, END = 20, 24  # what is in the log before anything is interrupted, and h
 CONFIG = {**QUIET, "segment_bytes": 512, "index_interval_bytes": 0}
 ONE_SEGMENT = {"segment_bytes": 100_000}
 NEVER = 1 << 30
-MOMENTS = NEVER if SOAK else 12
+MOMENTS = 400 if SOAK else 12
 Values = dict[int, bytes]
 
 
@@ -130,13 +131,14 @@ def at_each_moment(name: str, run: Callable[[Interrupt], object]) -> None:
     run(counting := Interrupt(NEVER))
     count = counting.passed
     assert count > 5
-    for moment in sorted(random.Random(name).sample(range(1, count + 1), min(count, MOMENTS))):
+    for moment in sorted(random.Random(f"{SEED} {name}").sample(range(1, count + 1), min(count, MOMENTS))):
         interruption = Interrupt(moment)
         try:
             run(interruption)
         except BaseException as problem:
             problem.add_note(f"interrupted at moment {moment} of {count}, {interruption.place}")
             raise
+        soak.count("operations interrupted")
 
 
 def template(path: Path, config: Mapping[str, Any] = CONFIG) -> Path:

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from soak import SOAK, count
 
 import commitlog
 from commitlog import CommitLog, CorruptionError, Partition, TornTailError, files
 from commitlog.segments import segment_writer
 
-from . import children
+from . import children, zygote
 from .disk import FakeDisk
 from .logs import (
     MARKER,
     QUIET,
-    SOAK,
     append_to,
     check_goes_on,
     check_records,
@@ -167,13 +167,13 @@ def test_a_killed_writer_of_single_records_loses_nothing(tmp_path: Path) -> None
     """The real threshold counts in the child."""
     path, progress = tmp_path / "log", children.Progress(tmp_path / "progress")
     for seed in range(30 if SOAK else 4):
-        child = children.start("write", path, tmp_path / "progress", "tail", seed)
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n", child.communicate()[1]
+        child = zygote.start("children.write", path, tmp_path / "progress", "tail", seed)
+        assert child.stdout.readline() == "ready\n", "the writer does not start"
         goal = progress.get("next") + 1_500 + 500 * seed
         children.until(lambda goal=goal: progress.get("next") > goal, "the child writes")  # type: ignore[misc]
         child.kill()
-        child.communicate()
+        child.wait()
+        count("processes killed")
         written = progress.get("next")
         with commitlog.open(path) as log:  # a kill may come in the middle of a store, at a page's edge
             partition = open_partition(log)

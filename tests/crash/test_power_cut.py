@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any
 
 import pytest
 from helpers import map_tails
+from soak import SEED, SOAK
 
 from .disk import write_image
 from .power import Moment, Promise, Writer, check_all, moments
 
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
-VARIANTS = 20 if SOAK else 4
+VARIANTS = 8 if SOAK else 4
+SAMPLE = 800 if SOAK else 250
 SMALL_SEGMENTS = {"segment_bytes": 512, "index_interval_bytes": 100}
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -328,11 +328,11 @@ def from_the_start(story: Story) -> Story:
 
 def told(story: Story, config: Mapping[str, Any], root: Path) -> list[Moment]:
     """Run a story from the creation of the log on; returns (a sample of) the moments to check."""
-    chance = random.Random(story.__name__)
+    chance = random.Random(f"{SEED} {story.__name__}")
     root.mkdir()
     writer = Writer(root / "log", Promise(), config)
     found = moments(root, from_the_start(story), writer, chance, VARIANTS)
-    return found if SOAK else chance.sample(found, min(len(found), 250))
+    return chance.sample(found, min(len(found), SAMPLE))
 
 
 @pytest.mark.parametrize(("story", "config"), STORIES, ids=NAMES)
@@ -357,8 +357,8 @@ def test_a_second_power_cut_during_recovery_loses_nothing_more(
             writer.append(1, sync=True)
 
     first = told(story, config, tmp_path / "live")
-    chance = random.Random(story.__name__)
-    for number, moment in enumerate(chance.sample(first, min(len(first), 400 if SOAK else 4))):
+    chance = random.Random(f"{SEED} {story.__name__}")
+    for number, moment in enumerate(chance.sample(first, min(len(first), 20 if SOAK else 4))):
         root = tmp_path / f"again-{number}"
         write_image(moment.image, root)
         again = moments(root, go_on, Writer(root / "log", moment.promise, config), chance, VARIANTS)
@@ -384,18 +384,17 @@ def topics_come_and_go(writer: Writer) -> None:
 
 
 def test_a_power_cut_leaves_topics_whole_or_not_there(tmp_path: Path) -> None:
-    chance = random.Random(1)
+    chance = random.Random(SEED)
     root = tmp_path / "live"
     root.mkdir()
     found = moments(root, topics_come_and_go, Writer(root / "log", Promise(), {}), chance, VARIANTS)
-    check_all(found if SOAK else chance.sample(found, min(len(found), 400)), tmp_path)
+    check_all(chance.sample(found, min(len(found), SAMPLE)), tmp_path)
 
 
 def test_a_log_in_new_nested_directories_is_there_once_a_record_was_synced(tmp_path: Path) -> None:
     root = tmp_path / "live"
     root.mkdir()
     where = "new/newer/log"
-    found = moments(
-        root, from_the_start(single_appends), Writer(root / where, Promise(), {}), random.Random(1), VARIANTS
-    )
-    check_all(found if SOAK else found[-150:], tmp_path, where)
+    writer, chance = Writer(root / where, Promise(), {}), random.Random(SEED)
+    found = moments(root, from_the_start(single_appends), writer, chance, VARIANTS)
+    check_all(found[-SAMPLE:], tmp_path, where)

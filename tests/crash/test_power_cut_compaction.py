@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from soak import SEED, SOAK, count
 
 import commitlog
 from commitlog import CommitLog, LogConfig, Partition, Record
@@ -18,9 +18,8 @@ from commitlog import CommitLog, LogConfig, Partition, Record
 from .disk import write_image
 from .power import Moment, moments, release_lock
 
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
-VARIANTS = 20 if SOAK else 4
-SAMPLE = 3_000 if SOAK else 80
+VARIANTS = 8 if SOAK else 4
+SAMPLE = 500 if SOAK else 80
 CONFIG = {
     "cleanup_policy": "compact",
     "segment_bytes": 512,
@@ -246,7 +245,7 @@ def told(index: int, root: Path) -> list[Moment]:
 
     root.mkdir()
     writer: Any = Writer(root / "log", Promise(), config, room)
-    return moments(root, whole, writer, random.Random(story.__name__), VARIANTS)
+    return moments(root, whole, writer, random.Random(f"{SEED} {story.__name__}"), VARIANTS)
 
 
 def sampled(found: list[Moment], chance: random.Random, count: int) -> list[Moment]:
@@ -258,7 +257,7 @@ def test_a_power_cut_around_a_pass_leaves_each_key_its_latest_synced_value(
     index: int, tmp_path: Path
 ) -> None:
     found = told(index, tmp_path / "live")
-    check_all(sampled(found, random.Random(index), SAMPLE), tmp_path)
+    check_all(sampled(found, random.Random(f"{SEED} {index}"), SAMPLE), tmp_path)
 
 
 def in_a_swap(moment: Moment) -> bool:
@@ -277,11 +276,11 @@ def test_a_second_power_cut_while_a_swap_is_finished_loses_nothing_more(index: i
             writer.roll()
             writer.compact()
 
-    chance = random.Random(index)
+    chance = random.Random(f"{SEED} {index}")
     found = told(index, tmp_path / "live")
     swapping = [one for one in found if in_a_swap(one)]
     assert swapping
-    for number, moment in enumerate(sampled(swapping, chance, 200 if SOAK else 2)):
+    for number, moment in enumerate(sampled(swapping, chance, 10 if SOAK else 2)):
         root = tmp_path / f"again-{number}"
         write_image(moment.image, root)
         promise: Any = moment.promise
@@ -302,6 +301,7 @@ def check_all(found: Iterable[Moment], folder: Path) -> None:
         except BaseException as problem:
             problem.add_note(f"the power went {moment.label}; the log is in {left}\n{promise}")
             raise
+        count("power-cut images opened")
         shutil.rmtree(left)
 
 

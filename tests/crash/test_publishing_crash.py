@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers import full_after
+from soak import SEED, SOAK, count
 
 import commitlog
 from commitlog import CommitLog, DiskFullError, UnfinishedPublicationError
@@ -21,9 +22,8 @@ from commitlog.partitions import adopting
 from commitlog.publishing import staging
 from commitlog.publishing.publisher import Publisher
 
-from . import publishers
+from . import zygote
 from .disk import write_image
-from .logs import SOAK
 from .power import Moment, moments, release_lock
 from .publishers import (
     FILES,
@@ -44,8 +44,8 @@ PARTLY = "committed, part of it appended -> the next publish() or open() appends
 APPENDED = "all appended, still listed -> the next publish() or open() finds nothing missing"
 PUBLISHED = "published, staged files still there -> remove_leftovers() after a day"
 
-VARIANTS = 20 if SOAK else 3
-SAMPLE = 5_000 if SOAK else 40
+VARIANTS = 8 if SOAK else 3
+SAMPLE = 200 if SOAK else 40
 STEPS = len(PLACES) * FILES * ROWS  # appends of one publication, if its files are copied
 ADOPTIONS = len(PLACES) * FILES  # and otherwise
 WINDOWS = [(COMMITTED, 1), *((PARTLY, hit) for hit in range(1, STEPS + 1)), (APPENDED, 1), (PUBLISHED, 1)]
@@ -161,8 +161,9 @@ def test_a_publisher_that_is_killed_in_a_window_is_put_right_by_the_next(
     path: Path, window: str, hit: int, shared: bool
 ) -> None:
     log_for_publishing(path, shared=shared)
-    child = publishers.start("die_at", path, window, hit, shared, 1, "copied")
-    assert publishers.ended(child) == -signal.SIGKILL
+    child = zygote.start("publishers.die_at", path, window, hit, shared, 1, "copied")
+    assert child.wait() == -signal.SIGKILL
+    count("processes killed")
     with commitlog.open(path, shared=shared) as log:
         check_published(log, 1)
         assert not log.publish("query", 1, stage_all(log, 1))
@@ -176,8 +177,9 @@ def test_a_living_writer_finishes_what_a_killed_publisher_left_and_others_append
     log_for_publishing(path, shared=True)
     with commitlog.open(path, shared=True) as log:
         for number, (window, hit) in enumerate(SOME_WINDOWS):
-            child = publishers.start("die_at", path, window, hit, True, number, "copied")
-            assert publishers.ended(child) == -signal.SIGKILL
+            child = zygote.start("publishers.die_at", path, window, hit, True, number, "copied")
+            assert child.wait() == -signal.SIGKILL
+            count("processes killed")
             for topic, partition in PLACES:
                 log.topic(topic).partition(partition).append(b"other %d" % number)
             assert log.publish("another", number, [])
@@ -192,30 +194,30 @@ def test_of_several_processes_that_publish_an_epoch_one_wins_while_others_append
 ) -> None:
     log_for_publishing(path, shared=True)
     last = 60 if SOAK else 4
-    appender = publishers.start("append_for_ever", path)
-    assert appender.stdout is not None
+    appender = zygote.start("publishers.append_for_ever", path)
     assert appender.stdout.readline() == "ready\n"
-    children = [publishers.start("publish_for_ever", path, name, last, way) for name in ("one", "two")]
-    won = [child.communicate(timeout=300)[0].split() for child in children]
+    children = [zygote.start("publishers.publish_for_ever", path, name, last, way) for name in ("one", "two")]
+    won = [child.stdout.read().split() for child in children]
     appender.kill()
-    publishers.ended(appender)
-    assert [child.returncode for child in children] == [0, 0]
+    appender.wait()
+    assert [child.wait() for child in children] == [0, 0]
     assert sorted(map(int, won[0] + won[1])) == list(range(last + 1)), "each epoch is won once"
     with commitlog.open(path) as log:
         check_published(log, *range(last + 1))
         assert all(log.topic(topic).partition(number).verify().ok for topic, number in PLACES)
 
 
-def test_publishers_killed_at_random_publish_each_epoch_once(path: Path, way: str) -> None:
+@pytest.mark.parametrize("number", range(25 if SOAK else 1))
+def test_publishers_killed_at_random_publish_each_epoch_once(path: Path, way: str, number: int) -> None:
     log_for_publishing(path, shared=True)
-    chance = random.Random(7)
-    for _ in range(100 if SOAK else 4):
-        child = publishers.start("publish_for_ever", path, "any", 1_000_000, way)
-        assert child.stdout is not None
+    chance = random.Random(f"{SEED} {way} {number}")
+    for _ in range(20 if SOAK else 4):
+        child = zygote.start("publishers.publish_for_ever", path, "any", 1_000_000, way)
         for _ in range(chance.randint(1, 8)):
             child.stdout.readline()
         child.kill()
-        publishers.ended(child)
+        child.wait()
+        count("processes killed")
     with commitlog.open(path, shared=chance.random() < 0.5) as log:
         done = log.published("query")
         assert done is not None
@@ -344,8 +346,8 @@ def _moments(folder: Path, story: Story, shared: bool) -> list[Moment]:
         writer.open()
         story(writer)
 
-    found = moments(root, told, writer, random.Random(1), VARIANTS)  # type: ignore[arg-type]
-    return found if len(found) <= SAMPLE else random.Random(2).sample(found, SAMPLE)
+    found = moments(root, told, writer, random.Random(SEED), VARIANTS)  # type: ignore[arg-type]
+    return found if len(found) <= SAMPLE else random.Random(SEED).sample(found, SAMPLE)
 
 
 def _check_each(found: list[Moment], folder: Path, check: Callable[[Path, Promise], None]) -> None:
@@ -357,6 +359,7 @@ def _check_each(found: list[Moment], folder: Path, check: Callable[[Path, Promis
         except BaseException as problem:
             problem.add_note(f"the power went {moment.label}; the log is in {left}\n{moment.promise}")
             raise
+        count("power-cut images opened")
         shutil.rmtree(left)
 
 

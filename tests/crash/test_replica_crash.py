@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from soak import SEED, SOAK, count
 
 import commitlog
 from commitlog import CommitLog, Partition
@@ -21,8 +21,8 @@ from .power import moments
 from .replicas import CONFIG, Replica, check, diverging, rows_in
 from .windows import crashed_at
 
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
-VARIANTS = 20 if SOAK else 4
+VARIANTS = 8 if SOAK else 4
+SAMPLE = 800 if SOAK else 250
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -373,17 +373,18 @@ STORIES = [
 def test_a_power_cut_leaves_a_replica_that_can_go_on(
     story: Callable[[Replica, Leaders], None], leaders: Leaders, tmp_path: Path
 ) -> None:
-    root, chance = tmp_path / "live", random.Random(story.__name__)
+    root, chance = tmp_path / "live", random.Random(f"{SEED} {story.__name__}")
     root.mkdir()
     replica = Replica(root / "log")
     found = moments(root, lambda one: story(one, leaders), replica, chance, VARIANTS)  # type: ignore[arg-type]
-    for number, moment in enumerate(found if SOAK else chance.sample(found, min(len(found), 250))):
+    for number, moment in enumerate(chance.sample(found, min(len(found), SAMPLE))):
         left = tmp_path / f"left-{number}"
         try:
             check(moment, left, leaders.second)
         except BaseException as problem:
             problem.add_note(f"the power went {moment.label}; the log is in {left}\n{moment.promise}")
             raise
+        count("power-cut images opened")
         shutil.rmtree(left)
 
 
@@ -396,13 +397,14 @@ def test_a_second_power_cut_during_recovery_costs_a_replica_nothing_more(
         if "t" in replica.log.topics():
             open_partition(replica.log)
 
-    root, chance = tmp_path / "live", random.Random(story.__name__)
+    root, chance = tmp_path / "live", random.Random(f"{SEED} {story.__name__}")
     root.mkdir()
     first = moments(root, lambda one: story(one, leaders), Replica(root / "log"), chance, VARIANTS)  # type: ignore[arg-type]
-    for number, moment in enumerate(chance.sample(first, min(len(first), 200 if SOAK else 6))):
+    for number, moment in enumerate(chance.sample(first, min(len(first), 30 if SOAK else 6))):
         again = tmp_path / f"again-{number}"
         write_image(moment.image, again)
         replica = Replica(again / "log")
         replica.promise = moment.promise  # type: ignore[assignment]
         for place, later in enumerate(moments(again, open_again, replica, chance, 2)):  # type: ignore[arg-type]
             check(later, tmp_path / f"left-{number}-{place}", leaders.second)
+            count("power-cut images opened")

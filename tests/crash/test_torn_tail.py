@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from soak import SOAK, count
 
 import commitlog
 from commitlog import TornTailError
@@ -16,7 +17,6 @@ from commitlog import TornTailError
 from .disk import FakeDisk
 from .logs import (
     QUIET,
-    SOAK,
     Damage,
     append_to,
     check_goes_on,
@@ -64,6 +64,7 @@ def hurt(crashed: Path, damage: Damage) -> Path:
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(crashed, copy)
     damage(segment_files(copy)[0])
+    count("damaged logs opened")
     return copy
 
 

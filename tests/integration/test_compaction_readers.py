@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from soak import SOAK
 
 import commitlog
 from commitlog import CommitLog, LogConfig, Partition, background
@@ -19,7 +19,6 @@ from .test_threads import Crew
 
 pytest.importorskip("pyarrow")
 
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 END = 20_000 if SOAK else 2_400
 HOW = ("records", "batches", "arrow", "latest")
 TINY = {

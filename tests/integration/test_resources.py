@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from soak import SOAK
 
 from . import children
 
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 PROGRAMS = str(Path(__file__).with_name("resources.py"))
 MIB = 1 << 20
 SCAN_MEGABYTES = 3000 if SOAK else 300

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import threading
 import time
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from soak import SOAK
 
 import commitlog
 from commitlog import ClosedError, CommitLog, CommitLogError, OffsetOutOfRangeError, Partition, files
 from commitlog.partitions.state import StatePage
 from commitlog.segments.segment_writer import SegmentWriter
 
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 QUIET = {"flush_ms": -1}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from soak import SOAK
 
 import commitlog
 from commitlog import CommitLog, Partition, files
@@ -19,7 +20,6 @@ from commitlog.lock import LogLock
 from . import children
 from .children import END, value_of
 
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 TINY = {"segment_bytes": 4096, "file_delete_delay_ms": 0, "index_interval_bytes": 256}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -10,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from helpers import wait_until
+from soak import SOAK, count
 
 import commitlog
 
 from .replicas import Replicas, Writer
 
-SOAK_SECONDS = 60 if os.environ.get("COMMITLOG_SOAK") == "1" else 0
+SOAK_SECONDS = 60 if SOAK else 0
 KILLS = 2  # at least
 
 
@@ -67,6 +67,7 @@ def test_leaders_that_are_killed_under_load_take_nothing_acknowledged_along(repl
             assert leader is not None
             replicas.kill(leader)
             kills += 1
+            count("processes killed")
             wait_until(lambda leader=leader: replicas.state().leader not in (None, leader))  # type: ignore[misc]
             replicas.start(leader)
             wait_until(lambda: len(replicas.state().isr) == 3)

@@ -122,5 +122,5 @@ class Rules(RuleBasedStateMachine):
             assert self.leaders.setdefault((topic_id, number, epoch), leader) == leader
 
 
-Rules.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+Rules.TestCase.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40)
 TestRules = Rules.TestCase

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
+from soak import SEED, SOAK, count
 
 from .memory_log import ViolationError
 from .planted import BUGS, SELDOM_FOUND, Plant
 from .simulation import run
 
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 CHUNKS = 8
-SCHEDULES = 12_000 if SOAK else 600
+SCHEDULES = 20_000 if SOAK else 600
+LONG_SCHEDULES = 3_000
+FIRST = SEED * 1_000_000 if SOAK else 0  # seeds of schedules: those of a quick run are always the same
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_schedule_of_failures_breaks_a_promise(chunk: int) -> None:
-    for seed in range(chunk, SCHEDULES, CHUNKS):
+    for seed in range(FIRST + chunk, FIRST + SCHEDULES, CHUNKS):
         run(seed)
+        count("schedules simulated")
 
 
 @pytest.mark.skipif(not SOAK, reason="the long form; COMMITLOG_SOAK=1 runs it")
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_long_schedule_of_failures_breaks_a_promise(chunk: int) -> None:
-    for seed in range(1_000_000 + chunk, 1_000_000 + 4_000, CHUNKS):
+    for seed in range(FIRST + SCHEDULES + chunk, FIRST + SCHEDULES + LONG_SCHEDULES, CHUNKS):
         run(seed, actions=300)
+        count("schedules simulated")
 
 
 def test_a_seed_gives_the_same_run_every_time() -> None:

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from soak import SOAK, count
+
 import commitlog
 
 from .conftest import SHORT_LIFE
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "spark_pipeline" / "run.py"
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
@@ -44,6 +45,7 @@ def kill_when_written(folder: Path, topic: str) -> None:
             assert log.topic(topic).partition(0).wait_for(0, timeout=300), said
     finally:
         os.killpg(run.pid, signal.SIGKILL)
+        count("processes killed")  # and those that it had started, which are not counted
     assert "the audit" not in run.communicate()[0]
 
 
