@@ -58,6 +58,7 @@ LAYERS = [
     "replication.controllers.zk_requests", "replication.controllers.zk_elected",
     "replication.controllers.zk_member", "replication.controllers.zookeeper",
     "replication.replicas.replica_log", "replication.transports.fields", "replication.transports.wire",
+    "replication.transports.rights", "replication.transports.budgets", "replication.transports.complaints",
     "replication.transports.handshake", "replication.transports.tls", "replication.transports.streams",
     "replication.transports.timer", "replication.transports.connection", "replication.transports.opening",
     "replication.transports.tcp", "replication.clients.intake", "replication.clients.answering",

@@ -33,6 +33,7 @@ from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicCon
 from commitlog.errors import (
     AssignmentError,
     AuthenticationError,
+    AuthorizationError,
     BatchTooLargeError,
     BufferFullError,
     ClosedError,
@@ -146,9 +147,10 @@ def connect(
     """Connect to a cluster: topics and partitions that other machines have, with the methods of local ones.
 
     `addresses` is "host:port" of a node, or of several with commas between them; the others are learned
-    from them. `tls` and `secret` are those of the nodes. Whatever is asked is tried again until timeout_ms is
-    over, also when another node leads meanwhile. With read_from="any" a follower may be read: one of
-    `addresses`, if it has the partition.
+    from them. `tls` is a certificate of the nodes' authority. `secret` is the nodes' client_secret; their own
+    secret works as well, but lets this program do whatever a node may. Whatever is asked is tried again until
+    timeout_ms is over, also when another node leads meanwhile. With read_from="any" a follower may be read:
+    one of `addresses`, if it has the partition.
     """
     from commitlog.replication.clients.remote import RemoteLog  # sockets are imported when they are wanted
 
@@ -158,6 +160,7 @@ def connect(
 __all__ = [
     "AssignmentError",
     "AuthenticationError",
+    "AuthorizationError",
     "BatchTooLargeError",
     "BufferFullError",
     "ClosedError",

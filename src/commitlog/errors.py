@@ -303,6 +303,12 @@ class AuthenticationError(CommitLogError):
     template = "{0}: {1}"
 
 
+class AuthorizationError(CommitLogError):
+    """A request that this peer may not make: ``AuthorizationError(request, role, required_role)``."""
+
+    template = "{0} is refused: this connection has the rights of a {1}, and that takes those of a {2}"
+
+
 class FrameTooLargeError(CommitLogError, ValueError):
     """A message above the limit of a connection: ``FrameTooLargeError(size, limit)``."""
 

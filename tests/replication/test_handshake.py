@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from commitlog.errors import AuthenticationError, CommitLogError, ConnectionFailedError, ProtocolError
 from commitlog.replication.transports import handshake
+from commitlog.replication.transports.rights import Role
 from commitlog.replication.transports.streams import PlainStream
 
 SERVER_NONCE, CLIENT_NONCE = b"s" * 32, b"c" * 32
@@ -46,15 +47,26 @@ def outcome(greet: Callable[[], None], end: PlainStream) -> CommitLogError | EOF
     return None
 
 
+def anybody(role: Role) -> None:
+    """There is room for all."""
+
+
 def meet(
-    ends: tuple[Recorded, Recorded], server_secret: bytes | None, client_secret: bytes | None
+    ends: tuple[Recorded, Recorded],
+    server_secret: bytes | dict[Role, bytes] | None,
+    client_secret: bytes | None,
+    admit: Callable[[Role], str | None] = anybody,
 ) -> tuple[Exception | None, Exception | None]:
     """What becomes of the server and of the client."""
     server, client = ends
+    if not isinstance(server_secret, dict):
+        server_secret = {} if server_secret is None else {Role.NODE: server_secret}
     results: list[Exception | None] = []
     thread = threading.Thread(
         target=lambda: results.append(
-            outcome(lambda: handshake.greet_client(server, server_secret, SERVER_NONCE, "client"), server)
+            outcome(
+                lambda: handshake.greet_client(server, server_secret, SERVER_NONCE, "client", admit), server
+            )
         )
     )
     thread.start()
@@ -126,11 +138,45 @@ def test_a_proof_handed_back_by_the_server_is_not_taken_for_its_own(ends: tuple[
         handshake.greet_server(client, b"right", CLIENT_NONCE, "server")
 
 
+@pytest.mark.parametrize(("known", "role"), [(b"nodes", Role.NODE), (b"clients", Role.CLIENT)])
+def test_of_two_secrets_the_one_that_is_known_decides_the_role(
+    ends: tuple[Recorded, Recorded], known: bytes, role: Role
+) -> None:
+    roles: list[Role] = []
+    both = {Role.NODE: b"nodes", Role.CLIENT: b"clients"}
+    assert meet(ends, both, known, roles.append) == (None, None)
+    assert roles == [role]
+
+
+def test_a_server_without_a_secret_takes_everybody_for_a_node(ends: tuple[Recorded, Recorded]) -> None:
+    roles: list[Role] = []
+    meet(ends, None, None, roles.append)
+    assert roles == [Role.NODE]
+
+
+def test_a_wrong_secret_is_not_asked_whether_there_is_room(ends: tuple[Recorded, Recorded]) -> None:
+    roles: list[Role] = []
+    meet(ends, {Role.NODE: b"nodes", Role.CLIENT: b"clients"}, b"neither", roles.append)
+    assert roles == []
+
+
 def test_a_full_server_says_so(ends: tuple[Recorded, Recorded]) -> None:
-    server, client = ends
-    server.send(handshake.refusal())
-    with pytest.raises(ConnectionFailedError, match="no more connections"):
-        handshake.greet_server(client, None, CLIENT_NONCE, "server")
+    of_server, of_client = meet(ends, b"right", b"right", lambda role: "there are 256")
+    assert isinstance(of_server, handshake.NoRoomError)
+    assert isinstance(of_client, ConnectionFailedError)
+    assert "no more connections" in str(of_client)
+
+
+def test_a_handshake_that_was_overheard_is_worth_nothing_later(ends: tuple[Recorded, Recorded]) -> None:
+    meet(ends, b"right", b"right")
+    overheard = ends[1].sent
+    server, client = socket.socketpair()
+    with server, client:
+        client.sendall(overheard)
+        with pytest.raises(AuthenticationError):
+            handshake.greet_client(
+                PlainStream(server), {Role.NODE: b"right"}, b"another nonce".ljust(32), "client", anybody
+            )
 
 
 def test_another_version_is_refused_by_both_sides(ends: tuple[Recorded, Recorded]) -> None:
@@ -140,15 +186,21 @@ def test_another_version_is_refused_by_both_sides(ends: tuple[Recorded, Recorded
         handshake.greet_server(client, None, CLIENT_NONCE, "server")
     client.send(handshake._REPLY.pack(b"CLRP", 9, 0, CLIENT_NONCE, bytes(32)))
     with pytest.raises(ProtocolError, match="version 9"):
-        handshake.greet_client(server, None, SERVER_NONCE, "client")
+        handshake.greet_client(server, {}, SERVER_NONCE, "client", anybody)
 
 
 @given(st.binary(max_size=200))
 def test_garbage_never_passes_for_a_handshake(garbage: bytes) -> None:
-    for greet in (handshake.greet_client, handshake.greet_server):
+    def greet_client(stream: PlainStream) -> None:
+        handshake.greet_client(stream, {Role.NODE: b"secret"}, SERVER_NONCE, "peer", anybody)
+
+    def greet_server(stream: PlainStream) -> None:
+        handshake.greet_server(stream, b"secret", SERVER_NONCE, "peer")
+
+    for greet in (greet_client, greet_server):
         mine, other = socket.socketpair()
         with mine, other:
             other.sendall(garbage)
             other.shutdown(socket.SHUT_WR)
             with pytest.raises((CommitLogError, EOFError)):
-                greet(PlainStream(mine), b"secret", SERVER_NONCE, "peer")
+                greet(PlainStream(mine))

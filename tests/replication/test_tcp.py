@@ -512,13 +512,19 @@ def test_a_client_with_tls_does_not_get_through_to_a_server_without(
     assert isinstance(client.last_error(address), AuthenticationError)
 
 
-def test_serving_everybody_is_warned_of(
-    make_transport: MakeTransport, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_without_credentials_nothing_but_this_machine_is_served(
+    make_transport: MakeTransport, host: str
 ) -> None:
-    make_transport(host="127.0.0.1").serve(echo)
-    assert caplog.text == ""
-    make_transport(host="0.0.0.0", advertised_host="127.0.0.1").serve(echo)
-    assert "anybody may join" in caplog.text
+    with pytest.raises(ConfigError, match="needs `secret` or `tls`"):
+        make_transport(host=host).serve(echo)
+    address = make_transport(host="0.0.0.0", advertised_host="127.0.0.1", secret=b"s").serve(echo)
+    assert ask(make_transport(secret=b"s"), address, question(1)) == FoundOffset(1)
+
+
+def test_localhost_is_this_machine(make_transport: MakeTransport) -> None:
+    address = make_transport(host="localhost").serve(echo)
+    assert ask(make_transport(), address, question(1)) == FoundOffset(1)
 
 
 # --- peers that behave badly -------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from commitlog.errors import ClosedError, ForkedError, ProtocolError
 from commitlog.replication.messages import Data, Message
 from commitlog.replication.transport import Answered
 from commitlog.replication.transports import wire
+from commitlog.replication.transports.rights import Role
 from commitlog.replication.transports.streams import InFile, Stream
 from commitlog.replication.transports.timer import Entry
 
@@ -78,6 +79,7 @@ class Connection:
     ) -> None:
         self.name = name
         self.is_open = False  # whether the handshake is done
+        self.role = Role.CLIENT  # of the other side, if it was that who connected
         self._limits = limits
         self._open_stream = open_stream
         self._take = take
@@ -90,6 +92,7 @@ class Connection:
         self._waiting_bytes = 0
         self._is_sending = False
         self._sending_since = self._receiving_since = 0.0  # 0: not within a frame
+        self._heard_at = time.monotonic()
         self._questions: dict[int, Question] = {}
         self._writer = threading.Thread(target=self._write, name=f"commitlog-send-{name}", daemon=True)
         self._reader = threading.Thread(target=self._run, name=f"commitlog-receive-{name}", daemon=True)
@@ -194,14 +197,19 @@ class Connection:
             return not self._reader.is_alive()
         return True
 
+    def check_idle(self, now: float, idle_ms: int) -> None:
+        """End it if nothing was asked for so long."""
+        if self.is_open and not self._is_sending and now - self._heard_at > idle_ms / 1000:
+            self.end(ClosedError(f"the connection of {self.name}, which is idle,"))
+
     def check_progress(self, now: float) -> None:
-        """End it if a frame has been under way for long and nothing of it moves."""
+        """End it if a frame is under way for too long: one that is small, or a MiB of one that is large."""
         stalled = now - self._limits.stall_ms / 1000
         stream, sending, receiving = self._stream, self._sending_since, self._receiving_since
         if stream is not None and self._is_sending and max(sending, stream.moved_at) < stalled:
             self.end(ProtocolError(self.name, "it does not read what it is sent"))
         elif receiving and receiving < stalled:
-            self.end(ProtocolError(self.name, "it stopped in the middle of a message"))
+            self.end(ProtocolError(self.name, "it stopped, or is too slow, in the middle of a message"))
 
     # --- for opening
 
@@ -257,10 +265,12 @@ class Connection:
             if end - start < wire.HEAD_BYTES:
                 scratch[: end - start] = scratch[start:end]
                 start, end = 0, end - start
-                self._receiving_since = time.monotonic() if end else 0.0
+                # from the first byte of a frame on: who sends one byte after another makes no progress
+                self._receiving_since = (self._receiving_since or time.monotonic()) if end else 0.0
                 count = stream.receive_into(scratch[end:])
                 if count == 0:
                     break
+                self._heard_at = time.monotonic()
                 end += count
                 continue
             head = wire.read_head(scratch[start:end], self._limits.max_frame_bytes, self.name)

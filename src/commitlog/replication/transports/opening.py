@@ -8,12 +8,13 @@ import secrets
 import socket
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from commitlog.errors import AuthenticationError, CommitLogError, ConfigError, ConnectionFailedError
 from commitlog.replication.transports import handshake
 from commitlog.replication.transports.connection import Connection
+from commitlog.replication.transports.rights import Role
 from commitlog.replication.transports.streams import PlainStream, Stream, TlsStream, prepare, shut_down
 from commitlog.replication.transports.timer import Timer
 from commitlog.replication.transports.tls import TlsConfig, wrapped
@@ -23,12 +24,19 @@ if TYPE_CHECKING:
 
 
 class Opener:
-    """Opens connections, with TLS and the shared secret as they are asked for, within a deadline."""
+    """Opens connections, with TLS and secrets as they are asked for, within a deadline.
 
-    def __init__(self, tls: TlsConfig | None, secret: bytes | None, timeout_ms: int, timer: Timer) -> None:
+    `secrets` are those that a peer may prove to know, by the role it has then. The first one is this side's
+    own, which it proves to know where it connects.
+    """
+
+    def __init__(
+        self, tls: TlsConfig | None, secrets: Mapping[Role, bytes], timeout_ms: int, timer: Timer
+    ) -> None:
+        self._tls = tls
         self._server_tls = tls.server_context() if tls else None
         self._client_tls = tls.client_context() if tls else None
-        self._secret = secret
+        self._secrets = secrets
         self._timeout_ms = timeout_ms
         self._timer = timer
         self._lock = threading.Lock()
@@ -37,36 +45,55 @@ class Opener:
     @property
     def is_trusting(self) -> bool:
         """Whether anybody is let in."""
-        return self._secret is None and self._server_tls is None
+        return not self._secrets and self._tls is None
 
     def connect(self, connection: Connection) -> Stream:
         """Open a connection to the address it is named by."""
         host, port = split_address(connection.name)
-        with _Deadline(self._timer, self._timeout_ms, connection):
-            try:
-                raw = self._connected(connection, host, port)
-                return self._opened(connection, raw, self._client_tls, host)
-            except CommitLogError:
-                raise
-            except (OSError, EOFError) as error:
-                raise self._typed(connection.name, error) from error
 
-    def accept(self, connection: Connection, raw: socket.socket) -> Stream:
-        """Open a connection that somebody made to us."""
-        with _Deadline(self._timer, self._timeout_ms, connection):
-            try:
-                return self._opened(connection, raw, self._server_tls, None)
-            except CommitLogError:
-                raise
-            except (OSError, EOFError) as error:
-                raise self._typed(connection.name, error) from error
+        def greet(stream: Stream, is_node: bool) -> None:
+            if not is_node:
+                raise AuthenticationError(connection.name, "its certificate does not name a node")
+            secret = next(iter(self._secrets.values()), None)
+            handshake.greet_server(stream, secret, _nonce(), connection.name)
 
-    def refuse(self, raw: socket.socket) -> None:
-        """Tell a client that there is no room; within TLS it just sees the end."""
-        with contextlib.suppress(OSError):
-            if self._server_tls is None:
-                raw.send(handshake.refusal(), socket.MSG_DONTWAIT)
-        raw.close()
+        with self._opening(connection):
+            raw = self._connected(connection, host, port)
+            return self._opened(connection, raw, self._client_tls, host, greet)
+
+    def accept(
+        self, connection: Connection, raw: socket.socket, admit: Callable[[Connection, Role], str | None]
+    ) -> Stream:
+        """Open a connection that somebody made to us.
+
+        `admit` is given the role that the other side has shown; it returns why there is no room for it.
+        """
+
+        def greet(stream: Stream, is_node: bool) -> None:
+            most = Role.NODE if is_node else Role.CLIENT
+            handshake.greet_client(
+                stream,
+                self._secrets,
+                _nonce(),
+                connection.name,
+                lambda role: admit(connection, min(role, most)),
+            )
+
+        with self._opening(connection):
+            return self._opened(connection, raw, self._server_tls, None, greet)
+
+    @contextlib.contextmanager
+    def _opening(self, connection: Connection) -> Iterator[None]:
+        late = ConnectionFailedError(connection.name, f"no handshake within {self._timeout_ms} ms")
+        entry = self._timer.after(self._timeout_ms, lambda: connection.end(late))
+        try:
+            yield
+        except CommitLogError:
+            raise
+        except (OSError, EOFError) as error:
+            raise self._typed(connection.name, error) from error
+        finally:
+            entry.cancel()
 
     def forked(self) -> None:
         """In a forked child: let go of the parent's connections, without ending them."""
@@ -88,11 +115,19 @@ class Opener:
         raise problem or OSError(f"{host} has no address")
 
     def _opened(
-        self, connection: Connection, raw: socket.socket, tls: ssl.SSLContext | None, host: str | None
+        self,
+        connection: Connection,
+        raw: socket.socket,
+        tls: ssl.SSLContext | None,
+        host: str | None,
+        greet: Callable[[Stream, bool], None],
     ) -> Stream:
-        """Make a stream of a socket; `host` is that of the server, None on its own side."""
+        """Make a stream of a socket; `host` is that of the server, None on its own side.
+
+        `greet` makes the handshake; it gets whether TLS says that the other side is a node.
+        """
         sock = self._noted(raw)
-        greet = handshake.greet_client if host is None else handshake.greet_server
+        is_node = True
         try:
             prepare(raw)
             stream: Stream = PlainStream(raw)
@@ -103,7 +138,9 @@ class Opener:
                 connection.may_be_shut_down_with(_shutting_down(sock))
                 stream = TlsStream(secured)
                 stream.greet()
-            greet(stream, self._secret, secrets.token_bytes(handshake.NONCE_BYTES), connection.name)
+                assert self._tls is not None
+                is_node = self._tls.names_a_node(secured)
+            greet(stream, is_node)
         except BaseException:
             connection.may_be_shut_down_with(lambda: None)
             sock.close()
@@ -124,18 +161,8 @@ class Opener:
         return ConnectionFailedError(address, str(error) or "it ended the connection")
 
 
-class _Deadline:
-    """Ends a connection that takes too long to open."""
-
-    def __init__(self, timer: Timer, timeout_ms: int, connection: Connection) -> None:
-        late = ConnectionFailedError(connection.name, f"no handshake within {timeout_ms} ms")
-        self._entry = timer.after(timeout_ms, lambda: connection.end(late))
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._entry.cancel()
+def _nonce() -> bytes:
+    return secrets.token_bytes(handshake.NONCE_BYTES)
 
 
 def _shutting_down(sock: socket.socket) -> Callable[[], None]:
@@ -156,8 +183,5 @@ def joined_address(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    """Say whether only this machine reaches an address."""
+    return ipaddress.ip_address(host).is_loopback

@@ -200,15 +200,15 @@ class TlsStream:
         """Send all of it."""
         small = sum(map(len, pieces)) <= _COPY_BYTES
         for piece in [b"".join(pieces)] if small else pieces:
-            left = memoryview(piece)
-            while left:
-                count = self._send_some(left[:_COPY_BYTES])
-                left = left[count:]
+            whole = memoryview(piece)
+            for start in range(0, len(whole), _COPY_BYTES):
+                self._send_all(whole[start : start + _COPY_BYTES])
+                # not before: who reads a little now and then makes no progress
+                self.moved_at = time.monotonic()
 
-    def _send_some(self, view: memoryview) -> int:
-        count = self._until_done(lambda: self._sock.send(view))
-        self.moved_at = time.monotonic()
-        return count
+    def _send_all(self, view: memoryview) -> None:
+        while view:
+            view = view[self._until_done(lambda: self._sock.send(view)) :]  # noqa: B023 - called at once
 
     def send_data(self, data: Data) -> None:
         """Send data; what lies in a file is read piece by piece: only this process can encrypt it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hmac
 import itertools
 import logging
 import os
@@ -16,6 +17,7 @@ from functools import partial
 
 from commitlog.config import MIB
 from commitlog.errors import (
+    AuthorizationError,
     ClosedError,
     CommitLogError,
     ConfigError,
@@ -27,14 +29,19 @@ from commitlog.replication.messages import Message
 from commitlog.replication.refusals import refused
 from commitlog.replication.transport import Answered, Handler
 from commitlog.replication.transports import wire
+from commitlog.replication.transports.budgets import Budgets
+from commitlog.replication.transports.complaints import Complaints
 from commitlog.replication.transports.connection import Connection, Limits, Question
+from commitlog.replication.transports.handshake import NoRoomError
 from commitlog.replication.transports.opening import Opener, is_loopback, joined_address, split_address
+from commitlog.replication.transports.rights import Role, check_right
 from commitlog.replication.transports.streams import Stream, shut_down
 from commitlog.replication.transports.timer import Timer
 from commitlog.replication.transports.tls import TlsConfig
 
 _FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 10, 1000
 _CLOSE_SECONDS = 10.0
+_PUT_OUT_SECONDS = 1.0
 _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _logger = logging.getLogger("commitlog.replication")
 _transports: weakref.WeakSet[TcpTransport] = weakref.WeakSet()
@@ -44,7 +51,7 @@ _transports: weakref.WeakSet[TcpTransport] = weakref.WeakSet()
 class TcpCounts:
     """What a transport has seen so far, and how many connections it has now."""
 
-    accepted: int
+    accepted: int  # after their handshake
     refused: int  # one too many
     dropped: int  # for what they sent, or did not
     incoming: int
@@ -69,10 +76,15 @@ class _Failures:
 class TcpTransport:
     """A Transport over TCP: one connection to each address that is asked, and those that others open here.
 
-    With `tls` both sides show certificates; with `secret` both prove that they know it; with neither, whoever
-    reaches the port is let in: for loopback only. Threads: one for deadlines, one that accepts, two for each
-    connection. Handlers are called by the thread that receives, so requests of one connection wait for a
-    handler that takes long.
+    With `tls` both sides show certificates; with `secret` both prove that they know it. With neither,
+    everybody who reaches the port is let in, and only an address of this machine is served.
+
+    `secret` is that of the nodes, or a client's own. A node may have a `client_secret` as well: peers that
+    know only that one are clients. With TLS, TlsConfig.node_names tells nodes from clients. Clients append
+    and read; with clients_may_administer they also create, change and delete topics. All else is for nodes.
+
+    Threads: one for deadlines, one that accepts, two for each connection. Handlers are called by the thread
+    that receives, so requests of one connection wait for a handler that takes long.
     """
 
     def __init__(
@@ -82,18 +94,27 @@ class TcpTransport:
         *,
         tls: TlsConfig | None = None,
         secret: bytes | None = None,
+        client_secret: bytes | None = None,
+        clients_may_administer: bool = False,
         advertised_host: str | None = None,
         max_frame_bytes: int = 100 * MIB,
         max_connections: int = 256,
+        max_client_connections_per_address: int = 128,
+        max_handshakes: int = 64,
         max_waiting_bytes: int = 256 * MIB,
         handshake_timeout_ms: int = 10_000,
         stall_timeout_ms: int = 30_000,
+        idle_timeout_ms: int = 600_000,
     ) -> None:
-        if secret is not None and not secret:
-            raise ConfigError("secret", secret, "must not be empty")
+        secrets = _checked_secrets(secret, client_secret)
         self._host, self._port, self._advertised_host = host, port, advertised_host or host
         self._limits = Limits(max_frame_bytes, max_waiting_bytes, stall_timeout_ms)
-        self._max_connections = max_connections
+        self._idle_timeout_ms = idle_timeout_ms
+        self._clients_may_administer = clients_may_administer
+        self._budgets: Budgets[Connection] = Budgets(
+            max_handshakes, max_connections, max_client_connections_per_address
+        )
+        self._complaints = Complaints(time.monotonic)
         self._lock = threading.Lock()
         self._awake = threading.Condition()
         self._wakes = 0
@@ -108,22 +129,27 @@ class TcpTransport:
         self._handle: Handler | None = None
         self._accepted = self._refused = self._dropped = 0
         self._timer = Timer("commitlog-timer")
-        self._opener = Opener(tls, secret, handshake_timeout_ms, self._timer)
+        self._opener = Opener(tls, secrets, handshake_timeout_ms, self._timer)
         self._timer.every(min(1000, stall_timeout_ms / 4), self._check_progress)
         _transports.add(self)
 
     # --- Transport
 
     def serve(self, handle: Handler) -> str:
-        """Take requests from now on; returns the address by which others reach this node."""
+        """Take requests from now on; returns the address by which others reach this node.
+
+        ConfigError if others than this machine could reach it, and neither TLS nor a secret keeps them out.
+        """
         self._check_open()
         if self._listener is not None:
             raise ConfigError("host", self._host, "it is served already")
-        if self._opener.is_trusting and not is_loopback(self._host):
-            _logger.warning("%s is served without TLS and without a secret: anybody may join", self._host)
-        self._handle = handle
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        self._listener = socket.create_server((self._host, self._port), family=family, backlog=128)
+        listener = socket.create_server((self._host, self._port), family=family, backlog=128)
+        if self._opener.is_trusting and not is_loopback(listener.getsockname()[0]):
+            listener.close()
+            reason = "needs `secret` or `tls`: everybody who reaches this address could delete topics"
+            raise ConfigError("host", self._host, reason)
+        self._handle, self._listener = handle, listener
         port = self._listener.getsockname()[1]
         self._acceptor = threading.Thread(
             target=self._accept, args=(self._listener,), name=f"commitlog-accept-{port}", daemon=True
@@ -226,9 +252,14 @@ class TcpTransport:
 
     def _check_progress(self) -> None:
         with self._lock:
-            connections = [*self._outgoing.values(), *self._incoming]
+            incoming = list(self._incoming)
+            connections = [*self._outgoing.values(), *incoming]
+        now = time.monotonic()
         for connection in connections:
-            connection.check_progress(time.monotonic())
+            connection.check_progress(now)
+        for connection in incoming:
+            connection.check_idle(now, self._idle_timeout_ms)
+        self._complaints.catch_up()
 
     # --- connections to others
 
@@ -284,34 +315,64 @@ class TcpTransport:
                     raw, place = listener.accept()
                 except OSError as error:
                     if self._refusal is None and error.errno in _NO_ROOM:
-                        _logger.warning("no connection can be accepted: %s", error)
-                        self.wait_for(lambda: False, timeout_ms=100)
+                        self._complaints.warn(f"no connection can be accepted: {error}")
+                        stranger = self._oldest_stranger()
+                        self._put_out(stranger)  # which has a descriptor
+                        if stranger is None:
+                            self.wait_for(lambda: False, timeout_ms=100)
                     continue
-                self._accept_one(raw, joined_address(*place[:2]))
+                try:
+                    self._accept_one(raw, *place[:2])
+                except RuntimeError as error:  # no more threads
+                    raw.close()
+                    self._complaints.warn(f"no connection can be accepted: {error}")
 
-    def _accept_one(self, raw: socket.socket, address: str) -> None:
+    def _accept_one(self, raw: socket.socket, host: str, port: int) -> None:
+        connection = Connection(
+            joined_address(host, port),
+            self._limits,
+            partial(self._opener.accept, raw=raw, admit=self._admit),
+            self._take_request,
+            self._incoming_ended,
+        )
         with self._lock:
-            has_room = len(self._incoming) < self._max_connections and self._refusal is None
-            self._accepted += has_room
-            self._refused += not has_room
-            if has_room:
-                connection = Connection(
-                    address,
-                    self._limits,
-                    partial(self._opener.accept, raw=raw),
-                    self._take_request,
-                    self._incoming_ended,
-                )
-                self._incoming.add(connection)
-                connection.start()
-        if not has_room:
-            _logger.warning("%s is refused: there are %d connections", address, self._max_connections)
-            self._opener.refuse(raw)
+            if self._refusal is not None:
+                raw.close()
+                return
+            connection.start()
+            self._incoming.add(connection)
+            too_many = self._budgets.meet(connection, host)
+        self._put_out(too_many)
+
+    def _oldest_stranger(self) -> Connection | None:
+        with self._lock:
+            return self._budgets.oldest_stranger()
+
+    def _put_out(self, connection: Connection | None) -> None:
+        """End a connection whose handshake is not done, and wait for that: threads must not pile up."""
+        if connection is not None:
+            connection.end(NoRoomError(connection.name, "too many others connect"))
+            connection.join(_PUT_OUT_SECONDS)
+
+    def _admit(self, connection: Connection, role: Role) -> str | None:
+        with self._lock:
+            refusal = self._budgets.admit(connection, role)
+            self._accepted += refusal is None
+        if role is Role.CLIENT and self._clients_may_administer:
+            role = Role.ADMINISTRATOR
+        connection.role = role
+        return refusal
 
     def _take_request(self, connection: Connection, head: wire.Head, message: Message) -> None:
         if head.role != wire.REQUEST or self._handle is None:
             raise ProtocolError(connection.name, "an answer from the side that connected")
         reply = _Reply(connection, head.request_id, self._limits.max_frame_bytes)
+        try:
+            check_right(message, connection.role, connection.name)
+        except AuthorizationError as error:
+            self._complaints.warn(f"{connection.name}: {error}")
+            reply(refused(error))
+            return
         try:
             self._handle(message, reply)
         except CommitLogError as error:
@@ -321,13 +382,16 @@ class TcpTransport:
             reply(refused(CommitLogError(f"the node failed to handle it: {type(error).__name__}")))
 
     def _incoming_ended(self, connection: Connection, error: Exception) -> None:
+        is_refused = isinstance(error, NoRoomError)
         is_ours = isinstance(error, CommitLogError)  # otherwise the peer died
         is_usual = isinstance(error, ClosedError) or (isinstance(error, OSError) and not is_ours)
         if not is_usual:
-            _logger.warning("the connection of %s was dropped: %s", connection.name, error)
+            self._complaints.warn(f"the connection of {connection.name} was dropped: {error}")
         with self._lock:
             self._incoming.discard(connection)
-            self._dropped += not is_usual
+            self._budgets.remove(connection)
+            self._refused += is_refused
+            self._dropped += not is_usual and not is_refused
 
     # --- forks
 
@@ -361,6 +425,18 @@ class _Reply:
             _logger.warning("an answer to %s is not sent: %s", connection.name, error)
             frame = wire.encode(refused(error), wire.ANSWER, self._request_id, self._limit)
         connection.send(frame)
+
+
+def _checked_secrets(secret: bytes | None, client_secret: bytes | None) -> dict[Role, bytes]:
+    """Return the secrets by the role that each proves; no error shows one."""
+    for name, given in (("secret", secret), ("client_secret", client_secret)):
+        if given is not None and (not isinstance(given, bytes) or not given):
+            raise ConfigError(name, type(given), "must be bytes, one at least")
+    if client_secret is None:
+        return {} if secret is None else {Role.NODE: secret}
+    if secret is None or hmac.compare_digest(secret, client_secret):
+        raise ConfigError("client_secret", bytes, "goes with a `secret` of nodes, which must be another one")
+    return {Role.NODE: secret, Role.CLIENT: client_secret}
 
 
 def _after_fork() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from commitlog.errors import ConfigError
 
 if TYPE_CHECKING:
     import ssl
+
+_NAMES = ("DNS", "IP Address")  # what counts of a certificate's subject alternative names
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +21,21 @@ class TlsConfig:
 
     Both sides show a certificate. The client also checks that the server's names the host it connected to,
     unless check_hostname is off: then any certificate of the authority will do.
+
+    `node_names` are the names in the nodes' certificates (subject alternative names: hosts or IP addresses).
+    A peer whose certificate has none of them is a client, and no server. Without them, every certificate of
+    the authority is a node's.
     """
 
     certificate: str
     key: str
     ca: str
     check_hostname: bool = True
+    node_names: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.node_names, str):
+            raise ConfigError("node_names", self.node_names, "must be a collection of names")
 
     def server_context(self) -> ssl.SSLContext:
         """Return the context of the side that listens."""
@@ -36,6 +50,14 @@ class TlsConfig:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.check_hostname
         return self._filled(context)
+
+    def names_a_node(self, sock: ssl.SSLSocket) -> bool:
+        """Say whether the peer's certificate is that of a node."""
+        if not self.node_names:
+            return True
+        listed = {name.lower() for name in self.node_names}
+        names: Any = (sock.getpeercert() or {}).get("subjectAltName", ())
+        return any(name.lower() in listed for kind, name in names if kind in _NAMES)
 
     def _filled(self, context: ssl.SSLContext) -> ssl.SSLContext:
         import ssl
