@@ -19,7 +19,7 @@ from commitlog.cli.dump import dump
 from commitlog.cli.exporting import export_command
 from commitlog.cli.groups import groups
 from commitlog.cli.importing import import_command
-from commitlog.cli.output import flush_output
+from commitlog.cli.output import flush_output, visible
 from commitlog.cli.produce import produce
 from commitlog.cli.stats import stats
 from commitlog.cli.top import top
@@ -54,12 +54,15 @@ class App(click.Group):
         except BrokenPipeError:
             _leave_stdout()
             raise click.exceptions.Exit(PIPE_CLOSED) from None
+        except click.ClickException as error:
+            error.message = visible(error.message)  # type: ignore[misc] # ours to show
+            raise
         except (ConfigError, InvalidTopicError) as error:  # no log would take it
-            raise click.UsageError(str(error), ctx) from error
+            raise click.UsageError(visible(str(error)), ctx) from error
         except (CommitLogError, OSError) as error:
             if not isinstance(error, CommitLogError):
                 _leave_stdout()  # it may be what failed
-            raise click.ClickException(_sentence(error)) from error
+            raise click.ClickException(visible(_sentence(error))) from error
 
 
 def _end_interrupted(error: BaseException) -> NoReturn:

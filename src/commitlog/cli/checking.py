@@ -16,7 +16,7 @@ from commitlog.cli.options import (
     optional_topic_argument,
     yes_option,
 )
-from commitlog.cli.output import ask, counted, print_json, print_table
+from commitlog.cli.output import ask, counted, print_json, print_table, say
 from commitlog.cli.progress import progress_bar
 from commitlog.errors import CorruptionError, UnknownTopicError
 from commitlog.log import CommitLog
@@ -85,7 +85,7 @@ def _is_there(log: CommitLog, name: str) -> bool:
 def _print_damage(damage: Iterable[Damage], *, err: bool = False) -> None:
     for one in damage:
         path = click.format_filename(one.path)
-        click.echo(f"{path}, bytes [{one.position}, {one.end_position}): {one.reason}", err=err)
+        say(f"{path}, bytes [{one.position}, {one.end_position}): {one.reason}", err=err)
 
 
 @click.command(epilog=example("commitlog repair data", "commitlog repair data orders --yes --json"))
@@ -109,17 +109,17 @@ def repair(directory: str, topic: str | None, yes: bool, as_json: bool) -> None:
     elif rows:
         _print_repaired(rows)
     else:
-        click.echo("there is nothing to repair")
+        say("there is nothing to repair")
 
 
 def _print_repaired(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         segments, indexes = len(row["salvaged"]), row["indexes_rebuilt"]
-        click.echo(f"{row['partition']}: {counted(segments, 'segment')} salvaged, indexes rebuilt: {indexes}")
+        say(f"{row['partition']}: {counted(segments, 'segment')} salvaged, indexes rebuilt: {indexes}")
         for one in row["salvaged"]:
             ranges = " ".join(f"[{start}, {end})" for start, end in one["lost"]) or "none"
             path = click.format_filename(one["path"])
-            click.echo(f"  {path}: {one['bytes_lost']} bytes lost, offsets {ranges}")
+            say(f"  {path}: {one['bytes_lost']} bytes lost, offsets {ranges}")
 
 
 def _repaired(directory: str, damaged: set[str]) -> list[dict[str, Any]]:

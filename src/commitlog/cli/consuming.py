@@ -11,7 +11,7 @@ import click
 
 from commitlog.batches.batch import RecordBatch
 from commitlog.cli.formats import RecordFormat
-from commitlog.cli.output import flush_output, write_bytes
+from commitlog.cli.output import flush_output, say, write_bytes
 from commitlog.clients.consumer import Consumer
 from commitlog.errors import CommitFailedError, OffsetOutOfRangeError, UnknownTopicError
 from commitlog.log import CommitLog
@@ -136,7 +136,7 @@ def _tell_of_trimmed(consumer: Consumer, before: Mapping[TopicPartition, int], f
     for name, batches in found.items():
         expected, first = before.get(name), batches[0].base_offset
         if expected is not None and expected < min(first, consumer.beginning_offsets([name])[name]):
-            click.echo(f"{name}: offsets [{expected}, {first}) were trimmed before they were read", err=True)
+            say(f"{name}: offsets [{expected}, {first}) were trimmed before they were read", err=True)
 
 
 def print_in_group(log: CommitLog, consumer: Consumer, topic: str, printer: Printer, *, follow: bool) -> None:

@@ -15,7 +15,7 @@ from commitlog.cli.consuming import Start
 from commitlog.cli.file_formats import format_of, format_option
 from commitlog.cli.opening import reading
 from commitlog.cli.options import directory_argument, example, json_option, topic_argument
-from commitlog.cli.output import counted, print_json
+from commitlog.cli.output import counted, print_json, say
 from commitlog.cli.progress import Report, progress_bar
 from commitlog.partitions.reader import PartitionReader
 
@@ -91,7 +91,7 @@ def export_command(
     if as_json:
         print_json({"topic": topic, "file": file, "records": records, "partitions": _summary(ranges)})
     else:
-        click.echo(f"exported {counted(records, 'record')} of topic {topic!r} to {file}")
+        say(f"exported {counted(records, 'record')} of topic {topic!r} to {file}")
 
 
 def _summary(ranges: list[Range]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from commitlog.cli.options import (
     timestamp,
     yes_option,
 )
-from commitlog.cli.output import ask, print_json, print_table
+from commitlog.cli.output import ask, print_json, print_table, say
 from commitlog.clients.groups.admin import GroupDescription
 from commitlog.errors import UnknownGroupError
 from commitlog.log import CommitLog
@@ -40,7 +40,7 @@ def list_groups(directory: str, as_json: bool) -> None:
     elif found:
         print_table(list(found[0]), [list(row.values()) for row in found])
     else:
-        click.echo("no groups")
+        say("no groups")
 
 
 def _summary(group: GroupDescription) -> dict[str, Any]:
@@ -65,12 +65,12 @@ def describe(directory: str, group: str, as_json: bool) -> None:
         print_json(found)
         return
     strategy = f", {found.strategy}" if found.strategy else ""
-    click.echo(f"group {group}: {found.state}, generation {found.generation}{strategy}")
+    say(f"group {group}: {found.state}, generation {found.generation}{strategy}")
     columns = ("topic", "partition", "committed", "end_offset", "lag", "member_id")
     if found.partitions:
         print_table(columns, [[getattr(row, column) for column in columns] for row in found.partitions])
     if found.members:
-        click.echo()
+        say()
         print_table(
             ("member_id", "client_id", "process", "partitions"), [_member(one) for one in found.members]
         )
@@ -142,7 +142,7 @@ def reset_offsets(
     elif rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
     else:
-        click.echo(f"group {group!r} has committed nothing; name topics with --topic")
+        say(f"group {group!r} has committed nothing; name topics with --topic")
 
 
 def _committed(log: CommitLog, group: str) -> dict[tuple[str, int], int | None]:
@@ -168,4 +168,4 @@ def delete(directory: str, group: str, yes: bool, as_json: bool) -> None:
     if as_json:
         print_json({"group": group, "deleted": True})
     else:
-        click.echo(f"deleted group {group!r}")
+        say(f"deleted group {group!r}")

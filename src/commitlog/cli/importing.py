@@ -17,7 +17,7 @@ from commitlog.cli.options import (
     shared_option,
     topic_argument,
 )
-from commitlog.cli.output import counted, print_json
+from commitlog.cli.output import counted, print_json, say
 from commitlog.cli.progress import Report, progress_bar
 from commitlog.errors import InvalidRecordError, RecordTooLargeError
 from commitlog.topics.topic import Topic, rows_of
@@ -80,7 +80,7 @@ def import_command(
         counts = [{"partition": number, "records": target.counts[number]} for number in sorted(target.counts)]
         print_json({"topic": topic, "file": file, "records": target.records, "partitions": counts})
     else:
-        click.echo(f"imported {counted(target.records, 'record')} of {file} into topic {topic!r}")
+        say(f"imported {counted(target.records, 'record')} of {file} into topic {topic!r}")
 
 
 def _run(source: Source, target: Import, file: str, progress: Report | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -15,13 +16,17 @@ def example(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+_IS_PLAIN = re.compile(r"[\w.@:+=,%-]+", re.ASCII)  # a shell would run $(this), once it is on the line
+
+
 def _completed(ctx: click.Context, incomplete: str, names: str) -> list[str]:
     """Return the topics or groups of the log on the line that begin like this."""
     with suppress(Exception):  # there is nobody to tell
         # behind an option that has no value yet, arguments are not parsed
         directory = ctx.params["directory"] or ctx.args[0]
         with commitlog.open(directory, mode="r") as log:
-            return [name for name in getattr(log, names)() if name.startswith(incomplete)]
+            found = [name for name in getattr(log, names)() if name.startswith(incomplete)]
+            return [name for name in found if _IS_PLAIN.fullmatch(name)]
     return []
 
 

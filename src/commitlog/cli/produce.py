@@ -22,7 +22,7 @@ from commitlog.cli.options import (
     shared_option,
     topic_argument,
 )
-from commitlog.cli.output import counted, print_json
+from commitlog.cli.output import counted, print_json, say
 from commitlog.cli.progress import progress_bar
 from commitlog.config import LogConfig
 from commitlog.errors import CommitLogError
@@ -90,7 +90,7 @@ def produce(
         spans = {str(number): [span.start, span.stop] for number, span in sorted(feed.offsets.items())}
         print_json({"topic": topic, "records": feed.records, "offsets": spans})
     else:
-        click.echo(f"{counted(feed.records, 'record')} appended to {topic}")
+        say(f"{counted(feed.records, 'record')} appended to {topic}")
 
 
 def _stdin() -> BinaryIO:

@@ -9,7 +9,7 @@ import click
 from commitlog.cli.figures import PartitionFigures, figures
 from commitlog.cli.opening import reading
 from commitlog.cli.options import directory_argument, example, json_option, optional_topic_argument
-from commitlog.cli.output import counted, print_json, print_table
+from commitlog.cli.output import counted, print_json, print_table, say
 from commitlog.log import CommitLog
 
 
@@ -33,7 +33,7 @@ def stats(directory: str, topic: str | None, as_json: bool) -> None:
     if as_json:
         print_json({**totals, "topic_partitions": found, "groups": groups})
         return
-    click.echo(", ".join(counted(number, name.removesuffix("s")) for name, number in totals.items()))
+    say(", ".join(counted(number, name.removesuffix("s")) for name, number in totals.items()))
     columns = ("start_offset", "next_offset", "durable_offset", "records", "segments", "bytes", "dirty_ratio")
     rows = [
         (f"{name}-{one.partition}", *(getattr(one, column) for column in columns))
@@ -43,7 +43,7 @@ def stats(directory: str, topic: str | None, as_json: bool) -> None:
     if rows:
         print_table(("partition", *columns), rows)
     if groups:
-        click.echo()
+        say()
         print_table(("group", "state", "lag"), [list(row.values()) for row in groups])
 
 

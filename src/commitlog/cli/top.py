@@ -17,7 +17,7 @@ import click
 
 from commitlog.cli.opening import reading
 from commitlog.cli.options import directory_argument, example, json_option
-from commitlog.cli.output import print_json, print_table
+from commitlog.cli.output import print_json, print_table, say, table_cell
 from commitlog.cli.watching import View, Watcher
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _print(view: View, as_json: bool) -> None:
         return
     print_table(_PARTITIONS, _partition_rows(view))
     if view.groups:
-        click.echo()
+        say()
         print_table(_GROUPS, _group_rows(view))
 
 
@@ -101,7 +101,8 @@ def _screen(view: View) -> RenderableType:
     records = sum(one.records_per_second for one in view.partitions)
     size_bytes = sum(one.bytes_per_second for one in view.partitions)
     lag = sum(one.lag or 0 for one in view.groups)
-    line = f"{view.path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   q leaves"
+    path = table_cell(view.path)
+    line = f"{path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   q leaves"
     parts: list[RenderableType] = [Text(line, style="bold"), Text()]
     parts.append(_table(_PARTITIONS, _partition_rows(view)))
     if view.groups:
@@ -111,15 +112,20 @@ def _screen(view: View) -> RenderableType:
 
 def _table(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> RenderableType:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         texts = rows and isinstance(rows[0][number], str)
         table.add_column(name, justify="left" if texts else "right", no_wrap=True)
     for row in rows:
-        cells = [f"{cell:,}" if isinstance(cell, int) else "-" if cell is None else str(cell) for cell in row]
-        table.add_row(*cells)
+        # as Text, for a name may look like rich's markup
+        table.add_row(*(Text(_shown(cell)) for cell in row))
     return table
+
+
+def _shown(cell: object) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else "-" if cell is None else table_cell(cell)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from commitlog.cli.options import (
     topic_argument,
     yes_option,
 )
-from commitlog.cli.output import ask, print_json, print_table
+from commitlog.cli.output import ask, print_json, print_table, say
 from commitlog.config import TopicConfig
 from commitlog.topics.topic import Topic
 
@@ -47,7 +47,7 @@ def list_topics(directory: str, as_json: bool) -> None:
         columns = ("topic", "partitions", "records", "bytes", "cleanup_policy")
         print_table(columns, [[row[column] for column in columns] for row in found])
     else:
-        click.echo("no topics")
+        say("no topics")
 
 
 def _summary(topic: Topic) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def create(
     if as_json:
         print_json({"topic": topic, "partitions": partitions, "config": made.config.overrides()})
     else:
-        click.echo(f"created topic {topic!r} with {_count(partitions)}")
+        say(f"created topic {topic!r} with {_count(partitions)}")
 
 
 def _count(partitions: int) -> str:
@@ -103,9 +103,9 @@ def describe(directory: str, topic: str, as_json: bool) -> None:
     if as_json:
         print_json({"topic": topic, "config": config, "partitions": rows})
         return
-    click.echo(f"topic {topic}: {_count(len(rows))}")
+    say(f"topic {topic}: {_count(len(rows))}")
     for name, value in config.items():
-        click.echo(f"  {name} = {value}")
+        say(f"  {name} = {value}")
     print_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
@@ -143,7 +143,7 @@ def alter(
     if as_json:
         print_json({"topic": topic, "config": config})
     else:
-        click.echo(f"topic {topic!r} has now " + (_listed(config) or "all defaults"))
+        say(f"topic {topic!r} has now " + (_listed(config) or "all defaults"))
 
 
 def _listed(config: dict[str, Any]) -> str:
@@ -166,7 +166,7 @@ def delete(directory: str, topic: str, yes: bool, shared: bool, as_json: bool) -
     if as_json:
         print_json({"topic": topic, "deleted": True})
     else:
-        click.echo(f"deleted topic {topic!r}")
+        say(f"deleted topic {topic!r}")
 
 
 @topics.command(epilog=example("commitlog topics add-partitions data orders 8"))
@@ -182,4 +182,4 @@ def add_partitions(directory: str, topic: str, count: int, shared: bool, as_json
     if as_json:
         print_json({"topic": topic, "partitions": count})
     else:
-        click.echo(f"topic {topic!r} has {_count(count)} now")
+        say(f"topic {topic!r} has {_count(count)} now")

@@ -11,7 +11,7 @@ import click
 import commitlog
 from commitlog.cli.opening import writing
 from commitlog.cli.options import directory_argument, example, json_option
-from commitlog.cli.output import flush_output, print_json
+from commitlog.cli.output import flush_output, print_json, say
 from commitlog.errors import LogLockedError
 from commitlog.log import CommitLog
 
@@ -47,7 +47,7 @@ def ui(directory: str, port: int, writable: bool, no_browser: bool, as_json: boo
             if as_json:
                 print_json({"path": log.path, "url": server.url, "writable": writable})
             else:
-                click.echo(f"{log.path} is shown at\n\n  {server.url}\n\nuntil you press Ctrl-C")
+                say(f"{log.path} is shown at\n\n  {server.url}\n\nuntil you press Ctrl-C")
             flush_output()
             if not no_browser and _has_screen():
                 webbrowser.open(server.url)

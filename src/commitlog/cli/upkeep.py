@@ -20,7 +20,7 @@ from commitlog.cli.options import (
     topic_argument,
     yes_option,
 )
-from commitlog.cli.output import ask, print_json, print_table
+from commitlog.cli.output import ask, print_json, print_table, say
 from commitlog.cli.progress import progress_bar
 from commitlog.log import CommitLog
 
@@ -49,7 +49,7 @@ def compact(directory: str, topic: str | None, first_roll: bool, shared: bool, a
         rows = [(report.partition, *(getattr(report, name) for name in shown)) for report in reports]
         print_table(("partition", *shown), rows)
     else:
-        click.echo("no topic is compacted")
+        say("no topic is compacted")
 
 
 def _compacted(log: CommitLog) -> list[str]:
