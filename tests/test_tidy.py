@@ -80,8 +80,8 @@ LAYERS = [
     "cli.dump", "cli.figures", "cli.topics", "cli.formats", "cli.consuming", "cli.consume", "cli.exporting",
     "cli.groups", "cli.load", "cli.bench", "cli.stats", "cli.upkeep", "cli.watching", "cli.top", "cli.rows",
     "cli.csv_source", "cli.sources", "cli.importing",
-    "ui", "ui.bars", "ui.contents", "ui.guard", "ui.rates", "ui.asking", "ui.changes_api", "ui.groups_api",
-    "ui.scanning", "ui.records_api", "ui.tail_api", "ui.topics_api", "ui.app", "ui.server",
+    "ui", "ui.bars", "ui.contents", "ui.guard", "ui.bounded_http", "ui.rates", "ui.asking", "ui.changes_api",
+    "ui.groups_api", "ui.scanning", "ui.records_api", "ui.tail_api", "ui.topics_api", "ui.app", "ui.server",
     "cli.ui", "cli.app", "cli",
     "__main__",
 ]  # fmt: skip
@@ -89,7 +89,7 @@ LAYERS = [
 IMPORTED_WHEN_ASKED = "batches.arrow"
 EXTRAS = [
     "pyarrow", "pandas", "pyspark", "rich", "click", "lz4", "cramjam", "kazoo", "matplotlib",
-    "prometheus_client", "starlette", "uvicorn",
+    "prometheus_client", "starlette", "uvicorn", "h11",
 ]  # fmt: skip
 
 # What durability rests on is asked of the file system in files.py only, where tests put a disk that lies.

@@ -23,6 +23,7 @@ _TOO_MANY = {errno.EMFILE, errno.ENFILE}
 
 _MAX_PIECES = 1024  # the kernel takes no more at once
 PAGE_BYTES = mmap.PAGESIZE
+_NEW = os.O_CREAT | os.O_NOFOLLOW  # a link would lead out of the log: see first_link()
 _IN_PLACE = {"ext4", "xfs", "tmpfs"}  # file systems that write over a block where it is
 _IN_ORDER = {"x86_64"}  # machines on which everybody sees stores in the order in which they were made
 
@@ -119,6 +120,12 @@ def make_directories(path: str) -> None:
         sync_directory(parent)
 
 
+def first_link(directory: str) -> str | None:
+    """Return the path of a symbolic link among the entries of a directory; None if there is none."""
+    with os.scandir(directory) as found:
+        return next((one.path for one in found if one.is_symlink()), None)
+
+
 def replace(source: str, target: str) -> None:
     """Rename, over `target` if it is there."""
     os.replace(source, target)
@@ -147,7 +154,7 @@ def reserve(fd: int, size: int, start: int = 0) -> None:
 
 def open_same(path: str, inode: int | None) -> int:
     """Open a file for reading; FileNotFoundError if another one has taken its name."""
-    fd = os.open(path, os.O_RDONLY)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         if inode is not None and os.fstat(fd).st_ino != inode:
             raise FileNotFoundError(errno.ENOENT, "replaced by another file", path)
@@ -174,7 +181,7 @@ def map_file(path: str, inode: int | None = None) -> mmap.mmap | None:
 
 def map_writable(path: str, size: int) -> mmap.mmap:
     """Map a file for writing, at least `size` bytes of it on reserved blocks, creating it if need be."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = os.open(path, os.O_RDWR | _NEW, 0o644)
     try:
         if os.fstat(fd).st_size < size:
             reserve(fd, size)
@@ -209,7 +216,7 @@ def _file_system(device: int) -> str | None:
 
 def write_whole(path: str, contents: bytes, temporary: str) -> None:
     """Put a small file in place durably: readers and crashes see all of it or what was there before."""
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    fd = os.open(temporary, os.O_WRONLY | _NEW | os.O_TRUNC, 0o644)
     try:
         write_at(fd, [contents], len(contents), 0)
         sync_data(fd)
@@ -222,7 +229,7 @@ def write_whole(path: str, contents: bytes, temporary: str) -> None:
 
 def write_unsynced(path: str, contents: bytes) -> None:
     """Write a small file that may be lost, and that can tell when it is not whole."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    fd = os.open(path, os.O_WRONLY | _NEW | os.O_TRUNC, 0o644)
     try:
         write_at(fd, [contents], len(contents), 0)
     finally:
@@ -231,7 +238,7 @@ def write_unsynced(path: str, contents: bytes) -> None:
 
 def copy_start(source: str, fd: int, size: int) -> None:
     """Write the first `size` bytes of the file `source` to another."""
-    reading = os.open(source, os.O_RDONLY)
+    reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         done = 0
         while done < size:

@@ -79,7 +79,7 @@ class SegmentWriter:
         """Go on writing after segment.size_bytes; what lies behind it in the file is cut."""
         if segment.size_bytes == 0:
             _let_go_of_staged(segment.path)
-        fd = os.open(segment.path, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             found = os.fstat(fd)
             segment.inode = found.st_ino

@@ -42,7 +42,7 @@ class CleanedFile:
         for leftover in paths:
             files.remove(leftover)
         limit = config.segment_index_bytes
-        fd = os.open(paths[0], os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(paths[0], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             builder = IndexBuilder(
                 OffsetIndex.open_writable(paths[1], limit),

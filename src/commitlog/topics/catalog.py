@@ -39,6 +39,7 @@ INTERNAL = ("__consumer_offsets", "__publications")
 _ABOUT, _TOPICS, _CLEAN, _NEW = "commitlog.json", "topics", "clean-shutdown", "new" + TEMPORARY_SUFFIX
 _NEW_INTERNAL = "internal" + TEMPORARY_SUFFIX
 _JSON, _GONE = ".json", ".gone"  # a topic, and one that is being deleted: of one length, as names may be long
+_PARTITION = re.compile(r".+-\d+|.+" + re.escape(DELETED_SUFFIX))  # or one that is being deleted
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -74,6 +75,7 @@ class Catalog:
         """Open the catalog of a log that is there."""
         catalog = cls(directory)
         catalog.log_id = catalog.read_log_id()
+        catalog._check_links()
         return catalog
 
     @classmethod
@@ -84,6 +86,7 @@ class Catalog:
             files.make_directories(directory)
         else:
             catalog.read_log_id()
+        catalog._check_links()
         lock = LogLock.take(directory, shared=shared)
         try:
             files.make_directories(catalog._path(_TOPICS))
@@ -93,6 +96,14 @@ class Catalog:
             lock.release()
             raise
         return catalog, lock
+
+    def _check_links(self) -> None:
+        """Raise CorruptionError if the directory, or a folder in it that is no partition, holds a link."""
+        check_no_links(self._directory)
+        with os.scandir(self._directory) as found:
+            folders = [one.path for one in found if one.is_dir() and not _PARTITION.fullmatch(one.name)]
+        for folder in folders:
+            check_no_links(folder)
 
     def _identify(self) -> None:
         """Give a new log its id, and one that was made before there were ids."""
@@ -256,6 +267,18 @@ class Catalog:
 
     def _write(self, name: str, contents: bytes, new: str = _NEW) -> None:
         write_small(self._path(name), contents, new)
+
+
+def check_no_links(directory: str) -> None:
+    """Raise CorruptionError if an entry of a directory is a symbolic link.
+
+    It would lead out of the log: what is written, cut or removed there is somebody else's. The directory of
+    the log itself may be reached through links.
+    """
+    with contextlib.suppress(FileNotFoundError):  # whoever wants what is in it will say so
+        link = files.first_link(directory)
+        if link is not None:
+            raise CorruptionError(link, 0, "a symbolic link; nothing inside a log may be one")
 
 
 def typed(error: OSError, path: str) -> OSError:

@@ -29,7 +29,14 @@ from commitlog.partitions.recovery import RecoveryReport
 from commitlog.partitions.shared import SharedPartition
 from commitlog.segments.handles import HandleCache
 from commitlog.steps import Steps
-from commitlog.topics.catalog import INTERNAL, Catalog, TopicEntry, check_topic_name, typed
+from commitlog.topics.catalog import (
+    INTERNAL,
+    Catalog,
+    TopicEntry,
+    check_no_links,
+    check_topic_name,
+    typed,
+)
 from commitlog.topics.topic import Topic
 
 Mode = Literal["r", "w", "shared"]
@@ -263,6 +270,9 @@ class TopicSet:
     ) -> PartitionReader:
         name = f"{entry.name}-{number}"
         path = os.path.join(self._path, name)
+        if os.path.islink(path):  # since the log was opened, by another process
+            check_no_links(self._path)
+        check_no_links(path)
         if mode == "r":
             return ReadOnlyPartition.open(
                 path, name, config, self._cache,

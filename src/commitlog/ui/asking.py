@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
 from commitlog.errors import (
@@ -36,6 +36,14 @@ _STATUS: list[tuple[type[Exception], int]] = [
 
 class BadRequestError(ValueError):
     """The page, or somebody else, asked for something that makes no sense."""
+
+
+class JsonAnswer(JSONResponse):
+    """JSON in ASCII: half a surrogate pair, which a name may hold, has no UTF-8."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,27 +110,30 @@ def checked(name: str, value: object, low: int = 0, high: int = _LARGEST) -> int
 
 async def body_of(request: Request) -> dict[str, Any]:
     """Return the JSON object in the body of a request."""
-    data = b""
-    async for piece in request.stream():
-        data += piece
-        if len(data) > _MOST_BODY_BYTES:
-            raise BadRequestError(f"a request may have {_MOST_BODY_BYTES} bytes")
+    data = bytearray()
     try:
+        async for piece in request.stream():
+            data += piece
+            if len(data) > _MOST_BODY_BYTES:
+                raise BadRequestError(f"a request may have {_MOST_BODY_BYTES} bytes")
         found = json.loads(data)
-    except (ValueError, RecursionError):
-        raise BadRequestError("the body is not JSON") from None
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except ClientDisconnect:
+        raise BadRequestError("the body ends too early") from None
+    except (UnicodeError, RecursionError, json.JSONDecodeError):
+        raise BadRequestError("the body is not JSON in UTF-8") from None
     if not isinstance(found, dict):
         raise BadRequestError("the body must be a JSON object")
     return found
 
 
-def answer_error(request: Request, error: Exception) -> JSONResponse:
+def answer_error(request: Request, error: Exception) -> JsonAnswer:
     """Answer with a sentence."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 400)
-    return JSONResponse({"error": str(error)}, status)
+    return JsonAnswer({"error": str(error)}, status)
 
 
-def answer_refusal(request: Request, error: Exception) -> JSONResponse:
+def answer_refusal(request: Request, error: Exception) -> JsonAnswer:
     """Answer what no route is for."""
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code)
+    return JsonAnswer({"error": error.detail}, error.status_code)

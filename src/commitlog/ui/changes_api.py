@@ -9,25 +9,24 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from commitlog.record import Header
-from commitlog.ui.asking import BadRequestError, Ui, body_of, checked, partition_of, ui_of
+from commitlog.ui.asking import BadRequestError, JsonAnswer, Ui, body_of, checked, partition_of, ui_of
 
 Change = Callable[[Ui, Request, dict[str, Any]], dict[str, Any]]
 
 
-def changing(change: Change) -> Callable[[Request], Awaitable[JSONResponse]]:
+def changing(change: Change) -> Callable[[Request], Awaitable[JsonAnswer]]:
     """Return the endpoint of a change; a page that is not writable makes none."""
 
-    async def endpoint(request: Request) -> JSONResponse:
+    async def endpoint(request: Request) -> JsonAnswer:
         ui = ui_of(request)
         if not ui.writable:
             raise HTTPException(
                 403, "this page only looks; with commitlog ui --writable it may change the log"
             )
         body = await body_of(request)
-        return JSONResponse(await run_in_threadpool(change, ui, request, body))
+        return JsonAnswer(await run_in_threadpool(change, ui, request, body))
 
     return endpoint
 

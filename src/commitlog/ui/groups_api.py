@@ -6,20 +6,19 @@ from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from commitlog.clients.groups.admin import GroupDescription
-from commitlog.ui.asking import BadRequestError, limit, number, ui_of
+from commitlog.ui.asking import BadRequestError, JsonAnswer, limit, number, ui_of
 
 
-def groups(request: Request) -> JSONResponse:
+def groups(request: Request) -> JsonAnswer:
     """List groups whose name contains `search`, from number `from` on."""
     log, search = ui_of(request).log, request.query_params.get("search", "").lower()
     names = [name for name in log.groups() if search in name.lower()]
     first = number(request, "from", 0) or 0
     chosen = names[first : first + limit(request, 50, 200)]
     listed = [_summary(log.describe_group(name)) for name in chosen]
-    return JSONResponse({"groups": listed, "from": first, "total": len(names)})
+    return JsonAnswer({"groups": listed, "from": first, "total": len(names)})
 
 
 def _summary(group: GroupDescription) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def _summary(group: GroupDescription) -> dict[str, Any]:
     }
 
 
-def group(request: Request) -> JSONResponse:
+def group(request: Request) -> JsonAnswer:
     """Describe one group: its members, and its partitions from number `from` on."""
     group_id = request.query_params.get("group_id")
     if group_id is None:
@@ -41,7 +40,7 @@ def group(request: Request) -> JSONResponse:
     found = ui_of(request).log.describe_group(group_id)
     first = number(request, "from", 0) or 0
     chosen = found.partitions[first : first + limit(request, 100, 500)]
-    return JSONResponse(
+    return JsonAnswer(
         {
             **_summary(found),
             "generation": found.generation,

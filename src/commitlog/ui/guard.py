@@ -38,11 +38,11 @@ class Guard:
         """Answer a request, or hand it on."""
         if scope["type"] != "http":
             raise RuntimeError(f"no {scope['type']} here")
-        _, given, *rest = [*scope["path"].split("/", 2), ""][:3]
+        _, given, rest = [*scope["path"].split("/", 2), "", ""][:3]  # a path may be just *
         answer: ASGIApp | None = self._refusal(scope, given)
         if answer is None and scope["path"].count("/") == 1:
             answer = RedirectResponse(f"/{given}/")
-        inner: dict[str, Any] = {**scope, "path": f"/{rest[0]}", "root_path": ""}
+        inner: dict[str, Any] = {**scope, "path": f"/{rest}", "root_path": ""}
         inner.pop("raw_path", None)
         await (answer or self._app)(inner, receive, _with_security_headers(send))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from commitlog.ui import contents
-from commitlog.ui.asking import BadRequestError, key_of, limit, number, partition_of
+from commitlog.ui.asking import BadRequestError, JsonAnswer, key_of, limit, number, partition_of
 from commitlog.ui.scanning import Found, Wanted, newest_first, oldest_first
 
 
-def records(request: Request) -> JSONResponse:
+def records(request: Request) -> JsonAnswer:
     """Return a page of records.
 
     `order` is oldest (from `from` on) or newest (below `from`); `time` in milliseconds stands for the first
@@ -28,7 +27,7 @@ def records(request: Request) -> JSONResponse:
         found = newest_first(partition, end, count, wanted)
     else:
         found = oldest_first(partition, partition.start_offset if start is None else start, count, wanted)
-    return JSONResponse(_page(partition, found, order))
+    return JsonAnswer(_page(partition, found, order))
 
 
 def _start(request: Request, partition: Any) -> int | None:
@@ -56,10 +55,10 @@ def _page(partition: Any, found: Found, order: str) -> dict[str, Any]:
     }
 
 
-def record(request: Request) -> JSONResponse:
+def record(request: Request) -> JsonAnswer:
     """Return one record, in full up to a generous bound."""
     offset = request.path_params["offset"]
     found = partition_of(request).get(offset)
     if found is None:
-        return JSONResponse({"error": f"there is no record at offset {offset}; compaction removed it"}, 404)
-    return JSONResponse(contents.record(found, contents.WHOLE))
+        return JsonAnswer({"error": f"there is no record at offset {offset}; compaction removed it"}, 404)
+    return JsonAnswer(contents.record(found, contents.WHOLE))

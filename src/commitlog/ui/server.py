@@ -13,11 +13,13 @@ from commitlog.errors import ClosedError
 from commitlog.log import CommitLog
 from commitlog.ui.app import make_app
 from commitlog.ui.asking import Ui
+from commitlog.ui.bounded_http import BoundedHttp
 from commitlog.ui.guard import Guard
 from commitlog.ui.rates import Rates
 
 _HOST = "127.0.0.1"
 _RELEASE_SECONDS = 10.0
+_MOST_HEADER_BYTES = 16 * 1024
 
 
 class Server:
@@ -33,11 +35,12 @@ class Server:
         hosts = frozenset({address, address.replace(_HOST, "localhost")})
         config = uvicorn.Config(
             Guard(app, self._token, hosts),
-            http="h11",
+            http=BoundedHttp,
+            h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
             ws="none",
             lifespan="off",
             log_config=None,  # how this process logs is its own business
-            log_level="warning",
+            log_level="error",  # not of what strangers send
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=2,

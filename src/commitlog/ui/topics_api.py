@@ -5,31 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 import commitlog
 from commitlog.topics.topic import Topic
 from commitlog.ui import bars
-from commitlog.ui.asking import Ui, key_of, limit, number, partition_of, ui_of
+from commitlog.ui.asking import JsonAnswer, Ui, key_of, limit, number, partition_of, ui_of
 
 _BARS_OF_A_ROW = 64
 _BARS_OF_A_PAGE = 250
 
 
-def about(request: Request) -> JSONResponse:
+def about(request: Request) -> JsonAnswer:
     """Tell which log this is."""
     ui = ui_of(request)
-    return JSONResponse({"path": ui.log.path, "writable": ui.writable, "version": commitlog.__version__})
+    return JsonAnswer({"path": ui.log.path, "writable": ui.writable, "version": commitlog.__version__})
 
 
-def topics(request: Request) -> JSONResponse:
+def topics(request: Request) -> JsonAnswer:
     """List topics whose name contains `search`, from number `from` on."""
     ui, search = ui_of(request), request.query_params.get("search", "").lower()
     names = [name for name in ui.log.topics() if search in name.lower()]
     first = number(request, "from", 0) or 0
     chosen = names[first : first + limit(request, 50, 200)]
     listed = [_topic(ui, ui.log.topic(name)) for name in chosen]
-    return JSONResponse({"topics": listed, "from": first, "total": len(names)})
+    return JsonAnswer({"topics": listed, "from": first, "total": len(names)})
 
 
 def _topic(ui: Ui, topic: Topic) -> dict[str, Any]:
@@ -56,13 +55,13 @@ def _sizes(partition: Any) -> dict[str, int]:
     }
 
 
-def topic(request: Request) -> JSONResponse:
+def topic(request: Request) -> JsonAnswer:
     """Describe a topic and its partitions from number `from` on."""
     ui = ui_of(request)
     found = ui.log.topic(request.path_params["topic"])
     first = number(request, "from", 0) or 0
     chosen = list(enumerate(found.partitions))[first : first + limit(request, 50, 200)]
-    return JSONResponse(
+    return JsonAnswer(
         {
             **_topic(ui, found),
             "config": found.config.overrides(),
@@ -72,12 +71,12 @@ def topic(request: Request) -> JSONResponse:
     )
 
 
-def partition(request: Request) -> JSONResponse:
+def partition(request: Request) -> JsonAnswer:
     """Describe one partition."""
     ui, name = ui_of(request), request.path_params["topic"]
     found = _partition(ui, name, request.path_params["partition"], partition_of(request), _BARS_OF_A_PAGE)
     config = ui.log.topic(name).config
-    return JSONResponse(
+    return JsonAnswer(
         {
             **found,
             "topic": name,
@@ -101,15 +100,15 @@ def _partition(ui: Ui, topic_name: str, index: int, found: Any, most: int) -> di
     }
 
 
-def place(request: Request) -> JSONResponse:
+def place(request: Request) -> JsonAnswer:
     """Tell to which partition the topic's partitioner gives a key."""
     found = ui_of(request).log.topic(request.path_params["topic"])
     ((index, _),) = found.places([key_of(request)], {})
-    return JSONResponse({"partition": index})
+    return JsonAnswer({"partition": index})
 
 
-def closer(request: Request) -> JSONResponse:
+def closer(request: Request) -> JsonAnswer:
     """Tell more about the segments in [base_offset, end_offset)."""
     base = number(request, "base_offset", 0) or 0
     end = number(request, "end_offset", base) or base
-    return JSONResponse(bars.closer(partition_of(request), base, end))
+    return JsonAnswer(bars.closer(partition_of(request), base, end))

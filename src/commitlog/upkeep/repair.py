@@ -238,7 +238,7 @@ def salvage_segment(segment: Segment, end_offset: int, config: TopicConfig) -> S
     lost: list[tuple[int, int]] = []
     kept_bytes = 0
     buffer = segment.buffer() if segment.size_bytes else memoryview(b"")
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
     try:
         copy = _Copy(fd, segment.base_offset)
         for position, end, found in sound_batches(segment, end_offset):
@@ -267,7 +267,7 @@ def salvage_segment(segment: Segment, end_offset: int, config: TopicConfig) -> S
 def fill_hole(directory: str, start: int, end: int, config: TopicConfig) -> Salvage:
     """Put a segment without records where offsets [start, end) are missing; what lay there is empty."""
     path = segment_path(directory, start)
-    fd = os.open(path + TEMPORARY_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    fd = os.open(path + TEMPORARY_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
     try:
         copy = _Copy(fd, start)
         lost = copy.fill_up_to(end)

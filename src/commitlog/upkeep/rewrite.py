@@ -35,7 +35,7 @@ def shorter_copy(segment: Segment, offset: int) -> int:
     temporary = segment.path + TEMPORARY_SUFFIX
     size = position
     try:
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
         try:
             files.copy_start(segment.path, fd, position)
             if batch is not None:
