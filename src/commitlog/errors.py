@@ -304,9 +304,9 @@ class AuthenticationError(CommitLogError):
 
 
 class AuthorizationError(CommitLogError):
-    """A request that this peer may not make: ``AuthorizationError(request, role, required_role)``."""
+    """A request that this peer may not make: ``AuthorizationError(request, peer, required)``."""
 
-    template = "{0} is refused: this connection has the rights of a {1}, and that takes those of a {2}"
+    template = "{0} is refused: this connection has the rights of {1}, and that takes those of {2}"
 
 
 class FrameTooLargeError(CommitLogError, ValueError):

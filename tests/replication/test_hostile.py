@@ -25,6 +25,7 @@ from commitlog.errors import (
     ReplicationTimeoutError,
 )
 from commitlog.record import TopicPartition
+from commitlog.replication.cluster import IsrChange
 from commitlog.replication.controllers.control import (
     AddPartitions,
     AlterTopic,
@@ -33,6 +34,7 @@ from commitlog.replication.controllers.control import (
     Heartbeat,
     Join,
     Leave,
+    ProposeIsr,
     Reassign,
 )
 from commitlog.replication.controllers.remote_controller import RemoteController
@@ -346,6 +348,24 @@ def test_a_node_does_not_take_a_clients_certificate_for_that_of_a_node(
     error = node.last_error(address)
     assert isinstance(error, AuthenticationError)
     assert "does not name a node" in str(error)
+
+
+def proposal(leader: int) -> ProposeIsr:
+    return ProposeIsr(IsrChange(TopicPartition("t", 0), leader, 0, 1, (leader,), {}))
+
+
+def test_with_names_and_ids_no_node_speaks_for_another(
+    make_transport: MakeTransport, authority: Authority
+) -> None:
+    server = make_transport(tls=authority.tls(node_names={"127.0.0.1": 1, "node2.example": 2}))
+    address = server.serve(lambda message, reply: reply(Done()))
+    node = make_transport(tls=authority.tls("node2.example"))
+    for message in [*FOR_NODES, *FOR_ADMINISTRATORS, proposal(2), Heartbeat(-1, 0, -1, 0), question()]:
+        assert ask(node, address, message) == Done()
+    other = make_transport(tls=authority.tls("127.0.0.1"))
+    for message in [*FOR_NODES, proposal(2)]:
+        assert "the rights of node 1, and that takes those of node 2" in refusal(ask(other, address, message))
+    assert ask(other, address, proposal(1)) == Done()
 
 
 def test_names_of_nodes_are_several(authority: Authority) -> None:

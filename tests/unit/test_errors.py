@@ -49,7 +49,7 @@ EXAMPLES = [
     errors.ReplicationTimeoutError("orders-0", 30_000),
     errors.ConnectionFailedError("127.0.0.1:9092", "[Errno 111] Connection refused"),
     errors.AuthenticationError("127.0.0.1:9092", "the shared secret is another"),
-    errors.AuthorizationError("Fetch", "client", "node"),
+    errors.AuthorizationError("Fetch", "a client", "a node"),
     errors.FrameTooLargeError(4_096, 1_024),
     errors.ProtocolError("127.0.0.1:9092", "no message has kind 99"),
     errors.NoControllerError("the session has expired"),

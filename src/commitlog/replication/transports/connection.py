@@ -15,7 +15,7 @@ from commitlog.errors import ClosedError, ForkedError, ProtocolError
 from commitlog.replication.messages import Data, Message
 from commitlog.replication.transport import Answered
 from commitlog.replication.transports import wire
-from commitlog.replication.transports.rights import Role
+from commitlog.replication.transports.rights import Peer, Role
 from commitlog.replication.transports.streams import InFile, Stream
 from commitlog.replication.transports.timer import Entry
 
@@ -79,7 +79,7 @@ class Connection:
     ) -> None:
         self.name = name
         self.is_open = False  # whether the handshake is done
-        self.role = Role.CLIENT  # of the other side, if it was that who connected
+        self.peer = Peer(Role.CLIENT)  # the other side, if it was that who connected
         self._limits = limits
         self._open_stream = open_stream
         self._take = take

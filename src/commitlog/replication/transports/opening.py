@@ -9,12 +9,13 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commitlog.errors import AuthenticationError, CommitLogError, ConfigError, ConnectionFailedError
 from commitlog.replication.transports import handshake
 from commitlog.replication.transports.connection import Connection
-from commitlog.replication.transports.rights import Role
+from commitlog.replication.transports.rights import Peer, Role
 from commitlog.replication.transports.streams import PlainStream, Stream, TlsStream, prepare, shut_down
 from commitlog.replication.transports.timer import Timer
 from commitlog.replication.transports.tls import TlsConfig, wrapped
@@ -51,8 +52,8 @@ class Opener:
         """Open a connection to the address it is named by."""
         host, port = split_address(connection.name)
 
-        def greet(stream: Stream, is_node: bool) -> None:
-            if not is_node:
+        def greet(stream: Stream, peer: Peer) -> None:
+            if peer.role is not Role.NODE:
                 raise AuthenticationError(connection.name, "its certificate does not name a node")
             secret = next(iter(self._secrets.values()), None)
             handshake.greet_server(stream, secret, _nonce(), connection.name)
@@ -62,21 +63,20 @@ class Opener:
             return self._opened(connection, raw, self._client_tls, host, greet)
 
     def accept(
-        self, connection: Connection, raw: socket.socket, admit: Callable[[Connection, Role], str | None]
+        self, connection: Connection, raw: socket.socket, admit: Callable[[Connection, Peer], str | None]
     ) -> Stream:
         """Open a connection that somebody made to us.
 
-        `admit` is given the role that the other side has shown; it returns why there is no room for it.
+        `admit` is given who the other side has shown to be; it returns why there is no room for it.
         """
 
-        def greet(stream: Stream, is_node: bool) -> None:
-            most = Role.NODE if is_node else Role.CLIENT
+        def greet(stream: Stream, peer: Peer) -> None:
             handshake.greet_client(
                 stream,
                 self._secrets,
                 _nonce(),
                 connection.name,
-                lambda role: admit(connection, min(role, most)),
+                lambda role: admit(connection, replace(peer, role=min(role, peer.role))),
             )
 
         with self._opening(connection):
@@ -120,14 +120,14 @@ class Opener:
         raw: socket.socket,
         tls: ssl.SSLContext | None,
         host: str | None,
-        greet: Callable[[Stream, bool], None],
+        greet: Callable[[Stream, Peer], None],
     ) -> Stream:
         """Make a stream of a socket; `host` is that of the server, None on its own side.
 
-        `greet` makes the handshake; it gets whether TLS says that the other side is a node.
+        `greet` makes the handshake; it gets who TLS says that the other side is.
         """
         sock = self._noted(raw)
-        is_node = True
+        peer = Peer(Role.NODE)
         try:
             prepare(raw)
             stream: Stream = PlainStream(raw)
@@ -139,8 +139,8 @@ class Opener:
                 stream = TlsStream(secured)
                 stream.greet()
                 assert self._tls is not None
-                is_node = self._tls.names_a_node(secured)
-            greet(stream, is_node)
+                peer = self._tls.peer(secured)
+            greet(stream, peer)
         except BaseException:
             connection.may_be_shut_down_with(lambda: None)
             sock.close()

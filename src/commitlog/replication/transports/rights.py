@@ -1,11 +1,14 @@
-"""Roles: what a connection may ask for, by the credentials that its other side has shown.
+"""Rights: what a connection may ask for, by the credentials that its other side has shown.
 
 One table has every request; TcpTransport looks at it for each request that arrives, before the handler does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from commitlog.errors import AuthorizationError, ProtocolError
 from commitlog.replication.controllers.control import (
@@ -39,6 +42,17 @@ class Role(IntEnum):
     NODE = 3
 
 
+_NAMED = {Role.CLIENT: "a client", Role.ADMINISTRATOR: "an administrator", Role.NODE: "a node"}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other side of a connection; of a node the ids that it may use, None if it may use any."""
+
+    role: Role
+    node_ids: frozenset[int] | None = None
+
+
 REQUIRED: dict[type, Role] = {
     Describe: Role.CLIENT,
     Append: Role.CLIENT,
@@ -59,11 +73,27 @@ REQUIRED: dict[type, Role] = {
 }
 
 
-def check_right(message: Message, role: Role, address: str) -> None:
-    """Raise AuthorizationError if a role may not ask for this; ProtocolError if nobody asks for it."""
-    name = type(message).__name__
-    required = REQUIRED.get(type(message))
+# as which node a request is made; a Heartbeat of incarnation 0 is nobody's, and asks for the state only
+_CLAIMED: dict[type, Callable[[Any], int | None]] = {
+    Fetch: lambda fetch: fetch.node_id,
+    Join: lambda join: join.node_id,
+    Heartbeat: lambda beat: beat.node_id if beat.incarnation else None,
+    Leave: lambda leave: leave.node_id,
+    Gone: lambda gone: gone.node_id,
+    ProposeIsr: lambda proposal: proposal.change.leader,
+}
+
+
+def check_right(message: Message, peer: Peer, address: str) -> None:
+    """Raise AuthorizationError if a peer may not ask for this; ProtocolError if nobody asks for it."""
+    kind = type(message)
+    required = REQUIRED.get(kind)
     if required is None:
-        raise ProtocolError(address, f"a {name} is no request")
-    if role < required:
-        raise AuthorizationError(name, role.name.lower(), required.name.lower())
+        raise ProtocolError(address, f"a {kind.__name__} is no request")
+    if peer.role < required:
+        raise AuthorizationError(kind.__name__, _NAMED[peer.role], _NAMED[required])
+    if peer.node_ids is not None and kind in _CLAIMED:
+        claimed = _CLAIMED[kind](message)
+        if claimed is not None and claimed not in peer.node_ids:
+            own = ", ".join(map(str, sorted(peer.node_ids)))
+            raise AuthorizationError(kind.__name__, f"node {own}", f"node {claimed}")

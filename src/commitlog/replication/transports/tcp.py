@@ -34,7 +34,7 @@ from commitlog.replication.transports.complaints import Complaints
 from commitlog.replication.transports.connection import Connection, Limits, Question
 from commitlog.replication.transports.handshake import NoRoomError
 from commitlog.replication.transports.opening import Opener, is_loopback, joined_address, split_address
-from commitlog.replication.transports.rights import Role, check_right
+from commitlog.replication.transports.rights import Peer, Role, check_right
 from commitlog.replication.transports.streams import Stream, shut_down
 from commitlog.replication.transports.timer import Timer
 from commitlog.replication.transports.tls import TlsConfig
@@ -144,7 +144,7 @@ class TcpTransport:
         if self._listener is not None:
             raise ConfigError("host", self._host, "it is served already")
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listener = socket.create_server((self._host, self._port), family=family, backlog=128)
+        listener = socket.create_server((self._host, self._port), family=family, backlog=512)
         if self._opener.is_trusting and not is_loopback(listener.getsockname()[0]):
             listener.close()
             reason = "needs `secret` or `tls`: everybody who reaches this address could delete topics"
@@ -351,16 +351,19 @@ class TcpTransport:
     def _put_out(self, connection: Connection | None) -> None:
         """End a connection whose handshake is not done, and wait for that: threads must not pile up."""
         if connection is not None:
+            with self._lock:
+                self._refused += 1
             connection.end(NoRoomError(connection.name, "too many others connect"))
             connection.join(_PUT_OUT_SECONDS)
 
-    def _admit(self, connection: Connection, role: Role) -> str | None:
+    def _admit(self, connection: Connection, peer: Peer) -> str | None:
         with self._lock:
-            refusal = self._budgets.admit(connection, role)
+            refusal = self._budgets.admit(connection, peer.role)
             self._accepted += refusal is None
-        if role is Role.CLIENT and self._clients_may_administer:
-            role = Role.ADMINISTRATOR
-        connection.role = role
+            self._refused += refusal is not None
+        if peer.role is Role.CLIENT and self._clients_may_administer:
+            peer = Peer(Role.ADMINISTRATOR)
+        connection.peer = peer
         return refusal
 
     def _take_request(self, connection: Connection, head: wire.Head, message: Message) -> None:
@@ -368,7 +371,7 @@ class TcpTransport:
             raise ProtocolError(connection.name, "an answer from the side that connected")
         reply = _Reply(connection, head.request_id, self._limits.max_frame_bytes)
         try:
-            check_right(message, connection.role, connection.name)
+            check_right(message, connection.peer, connection.name)
         except AuthorizationError as error:
             self._complaints.warn(f"{connection.name}: {error}")
             reply(refused(error))
@@ -390,7 +393,6 @@ class TcpTransport:
         with self._lock:
             self._incoming.discard(connection)
             self._budgets.remove(connection)
-            self._refused += is_refused
             self._dropped += not is_usual and not is_refused
 
     # --- forks

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commitlog.errors import ConfigError
+from commitlog.replication.transports.rights import Peer, Role
 
 if TYPE_CHECKING:
     import ssl
@@ -23,15 +24,16 @@ class TlsConfig:
     unless check_hostname is off: then any certificate of the authority will do.
 
     `node_names` are the names in the nodes' certificates (subject alternative names: hosts or IP addresses).
-    A peer whose certificate has none of them is a client, and no server. Without them, every certificate of
-    the authority is a node's.
+    A peer whose certificate has none of them is a client, and no server. A mapping says which node each name
+    is, {"node1.example": 1}: then no node can speak for another. Without names, every certificate of the
+    authority is a node's.
     """
 
     certificate: str
     key: str
     ca: str
     check_hostname: bool = True
-    node_names: Collection[str] = ()
+    node_names: Collection[str] | Mapping[str, int] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.node_names, str):
@@ -51,13 +53,17 @@ class TlsConfig:
         context.check_hostname = self.check_hostname
         return self._filled(context)
 
-    def names_a_node(self, sock: ssl.SSLSocket) -> bool:
-        """Say whether the peer's certificate is that of a node."""
+    def peer(self, sock: ssl.SSLSocket) -> Peer:
+        """Return who the other side is, by its certificate."""
         if not self.node_names:
-            return True
-        listed = {name.lower() for name in self.node_names}
+            return Peer(Role.NODE)
         names: Any = (sock.getpeercert() or {}).get("subjectAltName", ())
-        return any(name.lower() in listed for kind, name in names if kind in _NAMES)
+        shown = {name.lower() for kind, name in names if kind in _NAMES}
+        found = [name for name in self.node_names if name.lower() in shown]
+        if not found:
+            return Peer(Role.CLIENT)
+        ids = self.node_names
+        return Peer(Role.NODE, frozenset(ids[name] for name in found) if isinstance(ids, Mapping) else None)
 
     def _filled(self, context: ssl.SSLContext) -> ssl.SSLContext:
         import ssl
