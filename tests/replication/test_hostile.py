@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import random
+import re
 import socket
 import struct
 import subprocess
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from helpers import wait_until
 
 import commitlog
@@ -60,7 +63,7 @@ from commitlog.replication.transports.tcp import TcpTransport
 
 from .conftest import MakeTransport
 from .talk import Authority, ask, question, raw_socket, receive_to_end
-from .test_tcp import FEW_MS, echo, frame, greeted, our_threads
+from .test_tcp import FEW_MS, echo, frame, greeted, hold, our_threads
 
 NODES, CLIENTS = b"what nodes know", b"what clients know"
 ANSWERS = {1, 2, 4, 6, 10, 12, 14, 16, 18, 22}  # kinds that nobody asks for
@@ -187,11 +190,33 @@ def test_who_asks_nothing_for_long_is_let_go_and_may_come_back(make_transport: M
     server = make_transport(idle_timeout_ms=1, stall_timeout_ms=40)
     address = server.serve(echo)
     client = make_transport()
-    assert ask(client, address, question(1)) == FoundOffset(1)
-    wait_until(lambda: server.counts.incoming == 0)
-    wait_until(lambda: client.counts.outgoing == 0)
-    wait_until(lambda: ask(client, address, question(2)) == FoundOffset(2))
+    for offset in (1, 2):
+        wait_until(lambda: ask(client, address, question(offset)) == FoundOffset(offset))  # noqa: B023
+        wait_until(lambda: server.counts.incoming == client.counts.outgoing == 0)
     assert server.counts.dropped == 0
+
+
+def test_who_asks_more_and_more_before_it_is_answered_is_dropped(
+    make_transport: MakeTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = make_transport()
+    address = server.serve(hold)
+    with greeted(address) as sock:
+        with contextlib.suppress(OSError):
+            sock.sendall(frame(question()) * 5000)
+        receive_to_end(sock)
+    wait_until(lambda: server.counts.dropped == 1)
+    assert "of its requests wait" in caplog.text
+
+
+def test_any_number_of_requests_may_be_made_one_after_another(make_transport: MakeTransport) -> None:
+    address = make_transport().serve(echo)
+    with greeted(address) as sock:
+        for _ in range(12):
+            sock.sendall(frame(question(5)) * 500)
+            answers = 0
+            while answers < 500:
+                answers += sock.recv(1 << 16).count(b'"offset"')
 
 
 # --- garbage -----------------------------------------------------------------------------------------
@@ -240,6 +265,33 @@ def test_garbage_is_neither_asked_nor_does_it_harm_others(
     assert {type(one).__name__ for one in asked} <= {"Read"}
     assert server.counts.dropped > 300
     assert len(caplog.records) < server.counts.dropped / 10
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 1_000_000,
+        b'{"topics":' * 100_000,
+        b'{"topics": ["' + b"9" * 100_000 + b'"]',
+        b'{"topics": [' + b"9" * 100_000 + b"]}",
+        b'{"topics": [], "topics": 1, "more": {}}',
+        b'{"topics": "\\ud800"}',
+        b"\xff\xfe",
+        b"NaN",
+    ],
+    ids=["deep list", "deep object", "cut", "long number", "twice", "no list", "no text", "no number"],
+)
+def test_a_header_that_is_made_to_hurt_ends_its_connection(
+    make_transport: MakeTransport, header: bytes
+) -> None:
+    server = make_transport()
+    address = server.serve(echo)
+    header = header.ljust(-(-len(header) // 8) * 8)
+    head = wire._HEAD.pack(wire.HEAD_BYTES + len(header), wire.VERSION, 5, wire.REQUEST, 0, 1, len(header))
+    with greeted(address) as sock:
+        sock.sendall(head + wire._CHECKSUM.pack(crc32c(header, crc32c(head))) + header)
+        assert receive_to_end(sock) == b""
+    wait_until(lambda: server.counts.dropped == 1)
 
 
 def test_what_is_only_ever_an_answer_is_no_request(make_transport: MakeTransport) -> None:
@@ -402,6 +454,20 @@ def test_secrets_are_neither_shown_nor_logged(
         assert secret.hex() not in shown
 
 
+def test_a_secret_that_spark_cannot_read_is_named_by_its_file_only(
+    make_transport: MakeTransport, tmp_path: Path
+) -> None:
+    opening = pytest.importorskip("commitlog.spark.opening")
+    _, address = serve_nodes_and_clients(make_transport)
+    file = tmp_path / "secret"
+    with pytest.raises(ConfigError, match=str(file)):
+        opening.open_readable(f"commitlog://{address}?secret={file}")
+    file.write_text("something else\n")
+    with pytest.raises(AuthenticationError) as refused:
+        opening.open_readable(f"commitlog://{address}?secret={file}")
+    assert "something else" not in str(refused.value)
+
+
 # --- forged replicas ---------------------------------------------------------------------------------
 
 ORDERS = TopicPartition("orders", 0)
@@ -495,3 +561,16 @@ def test_a_node_with_the_clients_secret_does_not_join(make_transport: MakeTransp
 
 def test_roles_are_a_ladder() -> None:
     assert Role.CLIENT < Role.ADMINISTRATOR < Role.NODE
+
+
+def test_the_pages_name_every_setting_of_the_transport_and_its_default() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    transports, limits = (docs / "transports.md").read_text(), (docs / "wire.md").read_text()
+    settings = inspect.signature(TcpTransport).parameters
+    assert [name for name in settings if f"{name}=" not in transports] == []
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", limits, re.MULTILINE))
+    units = {"MiB": 1 << 20, "s": 1000, "min": 60_000}
+    for name, text in rows.items():
+        number, _, unit = text.partition(" ")
+        assert settings[name].default == int(number) * units.get(unit, 1), name
+    assert set(rows) == {name for name in settings if name.startswith("max_") or name.endswith("_ms")}

@@ -109,6 +109,16 @@ def test_deleting_a_topic_removes_nothing_behind_a_link(closed: Path, tmp_path: 
     assert (outside / "precious").read_bytes() == b"precious"
 
 
+def test_files_and_folders_are_made_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with commitlog.open(tmp_path / "data") as log:
+            log.create_topic("t").append(b"private")
+    finally:
+        os.umask(before)
+    assert [path for path in (tmp_path / "data").rglob("*") if path.stat().st_mode & 0o077] == []
+
+
 def test_files_are_neither_written_nor_mapped_through_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_bytes(b"precious")

@@ -70,5 +70,8 @@ def _connected(path: str) -> RemoteLog:
 
 
 def _contents(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read().strip()
+    try:
+        with open(path, "rb") as file:
+            return file.read().strip()
+    except OSError as error:
+        raise ConfigError("secret", path, f"cannot be read: {error.strerror}") from None

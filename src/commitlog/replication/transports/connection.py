@@ -90,9 +90,11 @@ class Connection:
         self._changed = threading.Condition()
         self._frames: deque[wire.Frame] = deque()
         self._waiting_bytes = 0
+        self.frames_sent = 0  # or queued; where the other side connected, these are its answers
         self._is_sending = False
         self._sending_since = self._receiving_since = 0.0  # 0: not within a frame
         self._heard_at = time.monotonic()
+        self.frames_received = 0
         self._questions: dict[int, Question] = {}
         self._writer = threading.Thread(target=self._write, name=f"commitlog-send-{name}", daemon=True)
         self._reader = threading.Thread(target=self._run, name=f"commitlog-receive-{name}", daemon=True)
@@ -132,6 +134,7 @@ class Connection:
         with self._changed:
             if self._error is not None:
                 return
+            self.frames_sent += 1
             at_once = (
                 not self._is_sending
                 and not self._frames
@@ -273,6 +276,7 @@ class Connection:
                 self._heard_at = time.monotonic()
                 end += count
                 continue
+            self.frames_received += 1
             head = wire.read_head(scratch[start:end], self._limits.max_frame_bytes, self.name)
             raw_head = scratch[start : start + wire.HEAD_BYTES]
             start += wire.HEAD_BYTES

@@ -42,6 +42,7 @@ from commitlog.replication.transports.tls import TlsConfig
 _FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 10, 1000
 _CLOSE_SECONDS = 10.0
 _PUT_OUT_SECONDS = 1.0
+_MOST_UNDER_WAY = 4096  # requests of one connection: each is kept until it is answered
 _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _logger = logging.getLogger("commitlog.replication")
 _transports: weakref.WeakSet[TcpTransport] = weakref.WeakSet()
@@ -369,6 +370,8 @@ class TcpTransport:
     def _take_request(self, connection: Connection, head: wire.Head, message: Message) -> None:
         if head.role != wire.REQUEST or self._handle is None:
             raise ProtocolError(connection.name, "an answer from the side that connected")
+        if connection.frames_received - connection.frames_sent > _MOST_UNDER_WAY:
+            raise ProtocolError(connection.name, f"more than {_MOST_UNDER_WAY} of its requests wait")
         reply = _Reply(connection, head.request_id, self._limits.max_frame_bytes)
         try:
             check_right(message, connection.peer, connection.name)
