@@ -186,6 +186,18 @@ def test_a_handshake_that_comes_byte_by_byte_is_ended_when_its_time_is_over(
     wait_until(lambda: server.counts.dropped == 1)
 
 
+def test_a_peer_that_vanishes_is_looked_for(make_transport: MakeTransport) -> None:
+    server = make_transport()
+    address = server.serve(echo)
+    assert ask(make_transport(), address, question(1)) == FoundOffset(1)
+    (connection,) = server._incoming
+    assert connection._stream is not None
+    sock = connection._stream._sock
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+
+
 def test_who_asks_nothing_for_long_is_let_go_and_may_come_back(make_transport: MakeTransport) -> None:
     server = make_transport(idle_timeout_ms=1, stall_timeout_ms=40)
     address = server.serve(echo)
