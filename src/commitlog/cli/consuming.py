@@ -86,13 +86,12 @@ class StillThere:
     def __init__(self, log: CommitLog, topic: str) -> None:
         self._log = log
         self._topic = topic
-        self._first = log.topic(topic).partition(0)
+        self._topic_id = log.topic(topic).topic_id
 
     def check(self) -> None:
         """End with an error if the topic was deleted, also if there is another by its name."""
         with suppress(UnknownTopicError):
-            self._log.topic(self._topic)
-            if not self._first.replaced:
+            if self._log.topic(self._topic).topic_id == self._topic_id:
                 return
         raise click.ClickException(f"topic {self._topic!r} was deleted")
 
