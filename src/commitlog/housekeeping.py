@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from commitlog.background import Task, TaskHealth
 from commitlog.cleaner import clean_what_is_due
 from commitlog.config import LogConfig
-from commitlog.errors import ClosedError
+from commitlog.errors import ClosedError, CommitLogError
 from commitlog.partitions.partition import Partition
 
 _IDLE_SECONDS = 60.0
@@ -18,19 +18,20 @@ _IDLE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether everything behind the caller's back works: tasks, partitions that a disk error stopped, and
-    those that compaction has set aside.
+    """How background work and partitions fare: tasks, partitions that a disk error stopped, those that
+    compaction has set aside, and those in which damage keeps retention from removing segments.
     """
 
     tasks: tuple[TaskHealth, ...]
     failed_partitions: tuple[tuple[str, str], ...]
     uncleanable_partitions: tuple[tuple[str, str], ...] = ()
+    damaged_partitions: tuple[tuple[str, str], ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         well = all(task.alive and task.error is None for task in self.tasks)
-        return well and not self.failed_partitions and not self.uncleanable_partitions
+        return well and not (self.failed_partitions or self.uncleanable_partitions or self.damaged_partitions)
 
 
 class Housekeeper:
@@ -87,10 +88,15 @@ class Housekeeper:
         return pause
 
     def tidy(self) -> float:
-        """Unlink removed files whose time has come, and apply retention every retention_check_ms."""
+        """Unlink removed files whose time has come, check that nobody removed an active segment, and apply
+        retention every retention_check_ms.
+        """
         now, every = time.monotonic(), self._config.retention_check_ms / 1000
         for partition in self._partitions():
             partition.empty_trash(now)
+            if partition.failure is None:
+                with contextlib.suppress(CommitLogError):  # which stops the partition, or it is closed
+                    partition.check_linked()
         if now - self._retained_at >= every:
             self._retained_at = now
             self.apply_retention(time.time_ns() // 1_000_000)

@@ -319,8 +319,9 @@ class CommitLog:
         partitions = self._topics.partitions()
         failed = tuple((one.name, one.failure) for one in partitions if one.failure)
         uncleanable = tuple((one.name, one.compaction_error) for one in partitions if one.compaction_error)
+        damaged = tuple((one.name, one.retention_error) for one in partitions if one.retention_error)
         clients = [task for client in list(self._clients) for task in client.health()]
-        return Health((*self._housekeeper.health(), *clients), failed, uncleanable)
+        return Health((*self._housekeeper.health(), *clients), failed, uncleanable, damaged)
 
     def metrics(self) -> LogMetrics:
         """Return what the log counts and knows of itself, in plain numbers: docs/monitoring.md has them all.

@@ -118,10 +118,14 @@ def _partitions(found: LogMetrics) -> Iterator[Metric]:
         for one in found.partitions:
             family.add_metric(_labels(one), value(one))
         yield family
-    states = {"failed": found.health.failed_partitions, "uncleanable": found.health.uncleanable_partitions}
-    for name, problems in states.items():
+    health = found.health
+    states = {
+        "failed": ("Whether a disk error stopped it.", health.failed_partitions),
+        "uncleanable": ("Whether compaction set it aside.", health.uncleanable_partitions),
+        "damaged": ("Whether damage keeps retention from removing segments.", health.damaged_partitions),
+    }
+    for name, (text, problems) in states.items():
         bad = {partition for partition, _ in problems}
-        text = "Whether a disk error stopped it." if name == "failed" else "Whether compaction set it aside."
         family = GaugeMetricFamily(f"commitlog_partition_{name}", text, labels=_OF_PARTITION)
         for one in found.partitions:
             family.add_metric(_labels(one), f"{one.topic}-{one.partition}" in bad)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import random
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -91,7 +94,7 @@ def read_until_damage(partition: Any) -> tuple[list[int], CorruptionError | None
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_synced_batch_that_is_gone_is_noticed_at_open(closed: Path, kind: Callable[[int], Damage]) -> None:
     for batch in batches(segment_files(closed)[-1]):
-        # a file may be cut anywhere; of a batch that is overwritten recovery only looks at the header
+        # a file may be cut anywhere; of a batch that is overwritten recovery may look at the header only
         for place in [0, 8, 16, batch.size_bytes - 1] if kind is cut else [0, 8, 16]:
             path = hurt(closed, -1, kind(batch.position + place))
             for reading in ("r", "w"):
@@ -394,6 +397,20 @@ def test_repairing_twice_keeps_both_damaged_files(closed: Path) -> None:
         assert file.read_bytes() == contents
 
 
+@pytest.mark.parametrize("offset", [12, 13])
+def test_a_truncation_never_goes_by_a_header_that_rotted(tmp_path: Path, offset: int) -> None:
+    with commitlog.open(tmp_path / "log") as log:
+        append_to(log.create_topic("t", config=QUIET).partition(0), 20)
+    (segment,) = segment_files(tmp_path / "log")
+    flipped(batches(segment)[8].position, 2)(segment)  # offset 8 becomes 12
+    before = segment.read_bytes()
+    with commitlog.open(tmp_path / "log") as log, pytest.raises(CorruptionError):
+        open_partition(log).truncate_from(offset)
+    assert segment.read_bytes() == before
+    with commitlog.open(tmp_path / "log", config=mode("salvage")) as log:
+        assert [one.offset for one in open_partition(log).records()] == [*range(8), *range(9, 20)]
+
+
 def test_repair_rebuilds_indexes_that_are_not_true(closed: Path) -> None:
     index = segment_files(closed)[1].with_suffix(".index")
     index.write_bytes(b"nonsense" * 512)
@@ -408,6 +425,7 @@ def test_repair_rebuilds_indexes_that_are_not_true(closed: Path) -> None:
 def test_a_damaged_batch_can_be_truncated_away(closed: Path) -> None:
     for bad in batches(segment_files(closed)[-1]):
         path = hurt(closed, -1, flipped(bad.position + 70, 1))
+        (path / MARKER).touch()
         with commitlog.open(path) as log:
             partition = open_partition(log)
             partition.truncate_from(bad.base_offset)
@@ -653,3 +671,102 @@ def test_one_damaged_partition_can_be_read_and_verified_without_writing(closed: 
         commitlog.open(path)
     with commitlog.open(path, config=mode("salvage")) as log:
         assert open_partition(log).next_offset == END
+
+
+# --- every bit of what decides
+
+
+@dataclass(frozen=True)
+class Original:
+    """A log to be damaged: how it was left, and whether its records were synced."""
+
+    path: Path
+    synced: bool
+
+
+YOUNG = 2_000_000_000_000
+SMALL = {**QUIET, "segment_bytes": 700, "index_interval_bytes": 150, "segment_ms": -1}
+
+
+@pytest.fixture
+def originals(tmp_path: Path) -> list[Original]:
+    """A closed log, and two that were killed: one of them synced."""
+    found = []
+    for name, synced in (("closed", True), ("killed", True), ("killed-unsynced", False)):
+        log = commitlog.open(tmp_path / "live")
+        partition = log.create_topic("t", config=SMALL).partition(0)
+        for offset in range(6):
+            partition.append(value_of(offset), timestamp=YOUNG + offset)
+        partition.append_many(values(6, 9), timestamps=[YOUNG + offset for offset in range(6, 9)])
+        for offset in range(9, END):
+            partition.append(value_of(offset), timestamp=YOUNG + offset)
+        if synced:
+            partition.sync()
+        if name == "closed":
+            log.close()
+            shutil.copytree(tmp_path / "live", tmp_path / name)
+        else:
+            crash(log, tmp_path / name)
+        shutil.rmtree(tmp_path / "live")
+        found.append(Original(tmp_path / name, synced))
+    return found
+
+
+def bits_that_decide(path: Path) -> list[tuple[Path, int, int]]:
+    """Every bit of the headers of all batches, of the state page's words and slots, and of all indexes."""
+    places = []
+    for file in sorted((path / "t-0").iterdir()):
+        if file.suffix == ".log":
+            used = [batch.position + byte for batch in batches(file) for byte in range(64)]
+        elif file.name == "state":
+            used = [*range(112), *range(512, 584), *range(1024, 1096)]
+        else:
+            used = list(range(len(file.read_bytes().rstrip(b"\0")) + 1))
+        places += [(file, byte, bit) for byte in used for bit in range(8)]
+    return places
+
+
+@pytest.mark.parametrize("reading", ["r", "cut", "salvage"])
+def test_no_rotten_bit_hides_loses_or_deletes_a_record(originals: list[Original], reading: str) -> None:
+    rng = random.Random(reading)
+    for original in originals:
+        places = bits_that_decide(original.path)
+        for file, byte, bit in places if SOAK else rng.sample(places, 40):
+            copy = original.path.with_name("copy")
+            shutil.copytree(original.path, copy)
+            flipped(byte, bit)(copy / "t-0" / file.name)
+            check_damaged(copy, original.synced, reading)
+            shutil.rmtree(copy)
+
+
+def check_damaged(path: Path, synced: bool, reading: str) -> None:
+    try:
+        log = commitlog.open(path, mode="r") if reading == "r" else commitlog.open(path, config=mode(reading))
+        partition = open_partition(log)
+    except CorruptionError:
+        assert synced, "a crash explains what was not synced"
+        assert reading != "salvage", "it opens whatever is damaged"
+        return
+    with log:
+        gone = () if reading == "r" else partition.recovery.salvaged
+        lost = {offset for one in gone for start, end in one.lost for offset in range(start, end)}
+        assert len(lost) <= 3, "one batch"
+        end = END if synced else partition.next_offset
+        assert (partition.start_offset, partition.next_offset) == (0, end)
+        found, problem = read_until_damage(partition)
+        if problem is None:
+            assert found == [offset for offset in range(end) if offset not in lost]
+        else:
+            assert (
+                found
+                == [offset for offset in range(len(found) + len(lost)) if offset not in lost][: len(found)]
+            )
+            assert not partition.verify().ok
+        for offset in range(end):
+            with contextlib.suppress(CorruptionError):
+                late = partition.offset_for_timestamp(YOUNG + offset)
+                assert late == next((one for one in range(offset, end) if one not in lost), None)
+        if reading != "r":
+            assert log.apply_retention(now_ms=YOUNG + 1_000) == 0
+            assert partition.start_offset == 0
+            assert partition.append(value_of(end)) == end

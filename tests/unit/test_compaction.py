@@ -1038,3 +1038,18 @@ def test_records_keep_the_kind_of_their_timestamps(log: CommitLog) -> None:
     }
     kinds = [(batch.base_offset, bool(batch.header.flags & LOG_APPEND_TIME)) for batch in partition.batches()]
     assert kinds == [(0, True), (3, False)]
+
+
+def test_a_segment_that_does_not_end_where_the_next_one_begins_is_not_replaced(log: CommitLog) -> None:
+    partition = log.create_topic("t", config=CONFIG).partition(0)
+    put_each(partition, *numbered([0, 1, 0]))
+    partition.roll()
+    put_each(partition, *numbered([1, 0]))
+    partition.roll()
+    first = partition.segments[0]
+    first.size_bytes = first.position_of(first.next_offset - 1)  # as if its last batch were not there
+    before = names(partition.path, ".log")
+    with pytest.raises(CorruptionError, match="ends at offset"):
+        partition.compact(LATER)
+    assert names(partition.path, ".log") == before
+    assert partition.compaction_error

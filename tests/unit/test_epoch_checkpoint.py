@@ -7,7 +7,7 @@ import pytest
 from helpers import flip
 
 import commitlog
-from commitlog import CommitLog, Partition
+from commitlog import CommitLog, Partition, Segment
 from commitlog.partitions import epoch_checkpoint
 from commitlog.partitions.epochs import EpochHistory, EpochStart
 
@@ -121,9 +121,9 @@ def test_only_the_batches_after_the_last_known_epoch_are_looked_at(
     asked = []
     real = epoch_checkpoint.headers_between
 
-    def noted(segments: object, start: int, end: int) -> object:
+    def noted(segments: object, start: int, end: int, *, sound: bool) -> object:
         asked.append((start, end))
-        return real(segments, start, end)  # type: ignore[arg-type]
+        return real(segments, start, end, sound=sound)  # type: ignore[arg-type]
 
     monkeypatch.setattr(epoch_checkpoint, "headers_between", noted)
     assert epochs_at_open(kept) == FOUND
@@ -173,3 +173,25 @@ def test_the_records_of_a_partition_that_becomes_replicated_are_of_epoch_0(parti
     partition.append(b"y")
     assert partition.epochs == history((0, 0), (4, 1))
     assert [header.leader_epoch for _, header in partition.segments[0].headers()] == [0, 4]
+
+
+@pytest.mark.parametrize("history_file", ["there", "lost"])
+def test_an_epoch_that_rotted_in_a_batch_is_not_believed(kept: Path, history_file: str) -> None:
+    *_, last = sorted(kept.glob("*.log"))
+    segment = Segment.open(last)
+    position = segment.position_of(17)
+    flip(last, position + 8, 0x40)  # leader_epoch 5 of the last batch becomes 69
+    if history_file == "lost":
+        (kept / epoch_checkpoint.NAME).unlink()
+        epoch_checkpoint.store(str(kept), EpochHistory())
+    assert epochs_at_open(kept) == FOUND
+
+
+def test_an_epoch_whose_only_batch_is_damaged_stays_in_a_history_that_knows_it(kept: Path) -> None:
+    with commitlog.open(kept.parent) as log:
+        partition = log.topic("t").partition(0)
+        partition.lead(9)
+        partition.append(b"alone in its epoch")
+        path, position = partition.segments[-1].path, partition.segments[-1].position_of(18)
+    flip(path, position + 70)
+    assert epochs_at_open(kept) == history(*FOUND.starts, (9, 18))

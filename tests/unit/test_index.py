@@ -330,3 +330,14 @@ def test_a_position_that_no_batch_can_have_is_out_of_order(tmp_path: Path) -> No
     index = OffsetIndex.open_writable(path_of(OffsetIndex, tmp_path), LIMIT)
     index.append(101, 801)
     assert not index.in_order()
+
+
+def test_an_entry_that_is_not_there_is_an_index_error(kind: Any, tmp_path: Path) -> None:
+    index = kind.open_writable(path_of(kind, tmp_path), LIMIT)
+    for number in (0, -1, 1):
+        with pytest.raises(IndexError, match="entries"):
+            index[number]
+    put(index, 1)
+    assert index[0].offset == 101
+    with pytest.raises(IndexError):
+        index[1]

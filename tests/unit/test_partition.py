@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -879,3 +881,77 @@ def test_damage_is_an_error_for_who_reads_there_and_for_nobody_else(small: Parti
     assert list(small.records(0, victim.base_offset)) == whole[: victim.base_offset]
     after = small.segments[2].base_offset
     assert list(small.records(after)) == whole[after:]
+
+
+# --- where offsets end
+
+
+def test_appends_that_would_pass_the_last_offset_are_refused_before_anything_is_written(
+    log_path: Path, tmp_path: Path
+) -> None:
+    end = 2**63 - 1
+    with commitlog.open(log_path) as log:
+        partition = log.create_topic("t", config=QUIET).partition(0)
+        partition.restart_at(end - 5)
+        assert partition.append(b"a") == end - 5
+        assert list(partition.append_many([b"b", b"c"])) == [end - 4, end - 3]
+        size = partition.size_bytes
+        with pytest.raises(OffsetOutOfRangeError):
+            partition.append_many([b"too", b"many", b"of them"])
+        assert partition.size_bytes == size
+        assert [partition.append(b"d"), partition.append(b"e")] == [end - 2, end - 1]
+        for _ in range(2):
+            with pytest.raises(OffsetOutOfRangeError, match=str(end)):
+                partition.append(b"f", sync=True)
+        partition.roll()
+        with pytest.raises(OffsetOutOfRangeError):
+            partition.append(b"f")
+        assert [record.value for record in partition.records()] == [b"a", b"b", b"c", b"d", b"e"]
+        killed = copy_as_if_killed(log, tmp_path / "killed")
+    for path in (log_path, killed):
+        for mode in ("r", "w"):
+            with commitlog.open(path, mode=mode) as log:  # type: ignore[arg-type]
+                partition = log.topic("t").partition(0)
+                assert (partition.next_offset, len(contents(partition))) == (end, 5)
+                assert partition.verify().ok
+
+
+def test_a_log_that_starts_over_beyond_the_last_offset_is_refused(log: CommitLog) -> None:
+    partition = log.create_topic("t", config=QUIET).partition(0)
+    for offset in (2**63, -1):
+        with pytest.raises(OffsetOutOfRangeError):
+            partition.restart_at(offset)
+    partition.restart_at(2**63 - 1)
+    with pytest.raises(OffsetOutOfRangeError):
+        partition.append(b"x")
+
+
+# --- files that somebody removed
+
+
+@pytest.mark.parametrize("notices", ["sync", "append", "roll", "housekeeping", "close"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_log_removed_under_its_writer_takes_no_more_appends(
+    log_path: Path, notices: str, shared: bool
+) -> None:
+    log = commitlog.open(log_path, shared=shared)
+    partition = log.create_topic("t", config=QUIET).partition(0)
+    partition.append(b"there", sync=True)
+    shutil.rmtree(log_path)
+    partition.append(b"into nothing")
+    if notices == "housekeeping":
+        wait_until(lambda: partition.failure)
+    else:
+        act = {
+            "sync": partition.sync,
+            "append": lambda: partition.append(b"x", sync=True),
+            "roll": partition.roll,
+            "close": log.close,
+        }[notices]
+        with pytest.raises(PartitionFailedError, match=r"\.log was removed"):
+            act()
+    with pytest.raises(PartitionFailedError if notices != "close" else commitlog.CommitLogError):
+        partition.append(b"more")
+    assert notices == "close" or log.health().failed_partitions[0][0] == "t-0"
+    with contextlib.suppress(commitlog.CommitLogError, OSError):
+        log.close()

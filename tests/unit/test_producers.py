@@ -181,3 +181,18 @@ def test_producers_that_are_silent_are_forgotten() -> None:
     producers.forget_before(2_000)
     assert len(producers) == 1
     assert producers.find((2, 0, 0), 1, "t-0") == 1
+
+
+def test_a_producer_that_rotted_in_a_header_is_not_believed(log_path: Path, tmp_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
+        for sequence in range(4):
+            send(partition, sequence)
+        partition.sync()
+        position = partition.segments[0].position_of(2)
+        killed = copy_as_if_killed(log, tmp_path / "killed")
+    flip(killed / "t-0" / f"{0:020d}.log", position + 48, 0x40)  # base_sequence 2 of the third batch
+    with commitlog.open(killed) as log:
+        partition = log.topic("t").partition(0)
+        assert list(send(partition, 3)) == [3]
+        assert list(send(partition, 4)) == [4]

@@ -439,3 +439,117 @@ def test_a_reader_keeps_no_map_of_a_segment_that_was_removed(log: CommitLog, log
         assert len(list(reader.batches())) < 5
         mapped = [one for one in Path("/proc/self/maps").read_text().splitlines() if str(log_path) in one]
         assert [one for one in mapped if "deleted" in one] == []
+
+
+# --- segments that are not what their names say
+
+
+def ways_to_read(log: CommitLog, partition: Any) -> list[Callable[[], object]]:
+    def consumed() -> object:
+        with log.consumer(group_id="g", auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            return list(consumer.poll(0.1))
+
+    def timed() -> object:
+        with log.consumer(group_id="g") as consumer:
+            return consumer.offsets_for_times({commitlog.TopicPartition("t", 0): 1_005})
+
+    return [
+        lambda: list(partition.records()),
+        lambda: list(partition.records(5)),
+        lambda: partition.get(5),
+        lambda: list(partition.batches()),
+        lambda: list(partition.combined_batches(5)),
+        partition.to_arrow,
+        partition.latest,
+        lambda: partition.offset_for_timestamp(1_005),
+        lambda: partition.batch_start(5),
+        lambda: partition.bytes_between(5, 15),
+        lambda: partition.offset_after_bytes(5, 100),
+        consumed,
+        timed,
+    ]
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_no_read_passes_over_a_segment_that_holds_another_ones_batches(log_path: Path, mode: Any) -> None:
+    with commitlog.open(log_path) as log:
+        partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
+        for _ in range(3):
+            fill(partition, 20)
+            partition.roll()
+        first, second = (segment.path for segment in partition.segments[:2])
+    shutil.copy(second, first)
+    with commitlog.open(log_path, mode=mode) as log:
+        partition = log.topic("t").partition(0)
+        for number, read in enumerate(ways_to_read(log, partition)):
+            with pytest.raises(CorruptionError, match="offset 20 stands where"):
+                pytest.fail(f"{number}: {read()}")
+        assert [record.offset for record in partition.records(20)] == list(range(20, 60))
+        assert [one.path for one in partition.verify().damage if one.path.endswith(".log")][:1] == [first]
+        if mode == "w":
+            (salvage,) = partition.repair().salvaged
+            assert salvage.lost == ((0, 20),)
+            assert [record.offset for record in partition.records()] == list(range(20, 60))
+            assert partition.verify().ok
+
+
+def test_a_batch_that_is_there_twice_or_missing_between_others_is_noticed(
+    log_path: Path, tmp_path: Path
+) -> None:
+    with commitlog.open(log_path) as log:
+        config = {"flush_ms": -1, "index_interval_bytes": 0, "segment_ms": -1}
+        partition = log.create_topic("t", config=config).partition(0)
+        fill(partition, 10)
+        partition.append_many([b"x"] * 10)
+        fill(partition, 10)
+        partition.roll()
+        path = Path(partition.segments[0].path)
+        whole = path.read_bytes()
+        positions = [position for position, _ in partition.segments[0].headers()]
+    for number, count in ((3, 0), (3, 2), (10, 0), (10, 2), (15, 0), (15, 2)):
+        start, end = positions[number], positions[number + 1]
+        path.write_bytes(whole[:start] + whole[start:end] * count + whole[end:])
+        for index in (".index", ".timeindex"):
+            path.with_suffix(index).unlink(missing_ok=True)
+        segment = Segment.open(path)
+        for read in (segment.record_runs, segment.batches, segment.combined_batches):
+            with pytest.raises(CorruptionError, match="stands where"):
+                list(read(0, 30))
+        with pytest.raises(CorruptionError), commitlog.open(log_path, mode="r") as log:
+            log.topic("t")
+
+
+# --- timestamps
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize("indexes", ["there", "lost"])
+def test_a_timestamp_is_never_looked_for_behind_damage(log_path: Path, mode: Any, indexes: str) -> None:
+    with commitlog.open(log_path) as log:
+        partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
+        fill(partition, 20)
+        partition.roll()
+        fill(partition, 20)
+        first = Path(partition.segments[0].path)
+        whole, position = first.read_bytes(), partition.segments[0].position_of(10)
+        last = partition.segments[0].position_of(19)
+    zeroed = whole[:position] + bytes(len(whole) - position)
+    older = bytearray(whole)
+    older[last + 45] ^= 1  # in max_timestamp
+    for contents_now in (zeroed, bytes(older)):
+        first.write_bytes(contents_now)
+        if indexes == "lost":
+            for index in (".index", ".timeindex"):
+                first.with_suffix(index).unlink(missing_ok=True)
+        try:
+            log = commitlog.open(log_path, mode=mode)
+            partition = log.topic("t").partition(0)
+        except CorruptionError:  # without an index, open looks at the batches
+            continue
+        with log:
+            assert partition.offset_for_timestamp(1_001) == 1, "it lies before the damage"
+            for timestamp in (1_010, 1_019) if contents_now is zeroed else (1_019,):
+                with pytest.raises(CorruptionError) as caught:
+                    partition.offset_for_timestamp(timestamp)
+                assert caught.value.path == str(first)

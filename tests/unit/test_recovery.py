@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers import contents, copy_as_if_killed, fill, flip, names, tree
+from helpers import contents, copy_as_if_killed, encoded, fill, flip, names, stored, tree
 from soak import SOAK, count
 
 import commitlog
@@ -439,3 +439,82 @@ def test_an_unclean_log_can_be_recovered_any_number_of_times(killed: Path, fille
             assert contents(partition_of(log)) == filled
             copy_as_if_killed(log, copy)
         killed = copy
+
+
+# --- headers that rot below the recovery point
+
+
+ROTTEN = [(place, bit) for place in (0, 1, 2, 4, 7, 16, 20, 21, 23, 56, 57, 59) for bit in (0, 1, 5, 7)]
+
+
+@pytest.fixture(params=[4096, 256])
+def all_synced(log: CommitLog, tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, list[int]]:
+    """What a writer killed after sixty synced and some other records leaves; and where batches start."""
+    config = {"flush_ms": -1, "index_interval_bytes": request.param}
+    partition = log.create_topic("t", config=config).partition(0)
+    fill(partition, 60)
+    partition.sync()
+    fill(partition, 5)
+    positions = [position for position, _ in partition.segments[0].headers()]
+    return copy_as_if_killed(log, tmp_path / "killed"), positions
+
+
+@pytest.mark.parametrize("number", [0, 30, 59])
+def test_a_header_that_rots_below_what_was_synced_is_never_a_torn_tail(
+    all_synced: tuple[Path, list[int]], number: int
+) -> None:
+    killed, positions = all_synced
+    active = active_file(killed)
+    whole = active.read_bytes()
+    for place, bit in ROTTEN:
+        flip(active, positions[number] + place, 1 << bit)
+        rotten = active.read_bytes()
+        for mode in ("r", "w"):
+            found = []
+            with pytest.raises(CorruptionError) as caught, commitlog.open(killed, mode=mode) as log:  # type: ignore[arg-type]
+                assert partition_of(log).next_offset == 65
+                for record in partition_of(log).records():
+                    found.append(record.offset)
+            assert found in ([], list(range(number)))
+            assert caught.value.path == str(active)
+            assert active.read_bytes() == rotten, "nothing is cut"
+        active.write_bytes(whole)
+
+
+@pytest.mark.parametrize("number", [0, 30, 59])
+def test_salvage_opens_whatever_header_rots_and_loses_only_its_batch(
+    all_synced: tuple[Path, list[int]], number: int, tmp_path: Path
+) -> None:
+    killed, positions = all_synced
+    for place, bit in ROTTEN[::5]:
+        copy = tmp_path / "copy"
+        shutil.copytree(killed, copy)
+        flip(active_file(copy), positions[number] + place, 1 << bit)
+        with commitlog.open(copy, config=LogConfig(recovery_mode="salvage")) as log:
+            partition = partition_of(log)
+            assert [record.offset for record in partition.records()] == [
+                offset for offset in range(65) if offset != number
+            ]
+            assert partition.append(b"next") == 65
+        shutil.rmtree(copy)
+
+
+def test_a_torn_tail_behind_what_was_synced_is_still_cut(all_synced: tuple[Path, list[int]]) -> None:
+    killed, positions = all_synced
+    flip(active_file(killed), positions[62] + 3)
+    with commitlog.open(killed) as log:
+        assert partition_of(log).next_offset == 62
+        assert [record.offset for record in partition_of(log).records()] == list(range(62))
+
+
+def test_a_batch_beyond_the_last_offset_there_is_is_cut_like_a_tear(log: CommitLog, tmp_path: Path) -> None:
+    partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
+    last = 2**63 - 3
+    partition.restart_at(last)
+    assert [partition.append(b"x") for _ in range(2)] == [last, last + 1]
+    path = copy_as_if_killed(log, tmp_path / "killed")
+    with open(active_file(path), "ab") as file:
+        file.write(stored(encoded([b"too far"]), last + 2))
+    with commitlog.open(path) as again:
+        assert partition_of(again).next_offset == last + 2
+        assert [record.offset for record in partition_of(again).records()] == [last, last + 1]

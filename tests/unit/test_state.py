@@ -197,3 +197,16 @@ def test_a_layout_is_published_with_its_high_watermark(page: StatePage) -> None:
     assert page.high_watermark == 45
     page.publish_layout(40, 800, 50)
     assert page.high_watermark == 50
+
+
+def test_a_page_that_somebody_made_longer_is_read_and_written_all_the_same(
+    page: StatePage, tmp_path: Path
+) -> None:
+    page.publish_layout(0, 0, 7)
+    with open(tmp_path / "state", "ab") as file:
+        file.write(b"\0")
+    longer = StatePage.open(str(tmp_path))
+    assert longer is not None
+    assert longer.next_offset == 7
+    StatePage.create(str(tmp_path)).publish_append(8, 0)
+    assert longer.next_offset == 8

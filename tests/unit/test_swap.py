@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers import encoded, names, tree, write_segment
+from helpers import encoded, flip, names, tree, write_segment
 
 from commitlog import CorruptionError, TopicConfig, files
 from commitlog.batches.encode import EncodedBatch
@@ -167,3 +167,24 @@ def test_nothing_is_deleted_on_the_word_of_a_damaged_swap_file(
     with pytest.raises(CorruptionError):
         list_segments(str(tmp_path), None)
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("retired", [0, 1, 2])
+def test_salvage_gets_past_a_damaged_swap_file_and_keeps_it(
+    tmp_path: Path, segments: list[Segment], retired: int
+) -> None:
+    file = cleaned(tmp_path, 10, 30)
+    os.replace(file.path + ".cleaned", file.path + ".swap")
+    for segment in segments[1 : 1 + retired]:
+        retire(segment)
+    flip(file.path + ".swap", 100)
+    with pytest.raises(CorruptionError):
+        finish_swaps(str(tmp_path))
+    finish_swaps(str(tmp_path), salvage=True)
+    if retired == 0:
+        assert spans(list_segments(str(tmp_path), None)) == spans(segments)
+        assert names(tmp_path, ".damaged") == [f"{10:020d}.log.swap.damaged"]
+    else:
+        left = [segment.base_offset for segment in list_segments(str(tmp_path), None)]
+        assert left == ([0, 10, 20, 30] if retired == 1 else [0, 10, 30])
+        assert names(tmp_path, ".swap") == []

@@ -3,45 +3,60 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from commitlog.batches.format import SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
 from commitlog.batches.ones import check_ones
+from commitlog.config import MAX_INT64
 from commitlog.errors import CorruptionError
 from commitlog.steps import Steps
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
-def check_batches(
-    path: str, position: int, size: int, expected: int, steps: Steps | None = None
-) -> tuple[int, CorruptionError | None]:
+class Checked(NamedTuple):
+    """What check_batches() found: where offsets go on after the sound batches, what is wrong there, and the
+    latest timestamp of the sound ones, -1 if there are none.
+    """
+
+    next_offset: int
+    damage: CorruptionError | None
+    max_timestamp: int
+
+
+def check_batches(path: str, position: int, size: int, expected: int, steps: Steps | None = None) -> Checked:
     """Check the batches of [position, size), the first of which has the offset `expected`.
 
-    Returns where offsets go on after the sound ones, and what is wrong there. Reads rather than maps: a
-    writer may cut the file meanwhile, and a map would then kill the reader.
+    Reads rather than maps: a writer may cut the file meanwhile, and a map would then kill the reader.
     """
+    latest = -1
     if position >= size:
-        return expected, None
+        return Checked(expected, None, latest)
     fd = os.open(path, os.O_RDONLY)
     try:
         chunk = _Chunk(fd, size, steps or Steps(None))
         while position < size:
             chunk.hold(position, SMALLEST_BATCH_BYTES)
-            place, expected = check_ones(
-                chunk.buffer, position - chunk.start, chunk.end - chunk.start, expected
-            )
-            position = chunk.start + place
+            if expected < MAX_INT64 - (1 << 32):
+                place, expected, latest = check_ones(
+                    chunk.buffer, position - chunk.start, chunk.end - chunk.start, expected, latest
+                )
+                position = chunk.start + place
             if position < size:
                 header = chunk.checked(position, path)
                 if header.base_offset != expected:
                     reason = f"offset {header.base_offset} stands where {expected} should"
-                    return expected, CorruptionError(path, position, reason)
+                    return Checked(expected, CorruptionError(path, position, reason), latest)
+                if header.next_offset > MAX_INT64:
+                    reason = f"offsets end at {MAX_INT64}, not at {header.next_offset}"
+                    return Checked(expected, CorruptionError(path, position, reason), latest)
                 position, expected = position + header.size, header.next_offset
+                latest = max(latest, header.max_timestamp)
     except CorruptionError as damage:
-        return expected, damage
+        return Checked(expected, damage, latest)
     finally:
         os.close(fd)
-    return expected, None
+    return Checked(expected, None, latest)
 
 
 class _Chunk:

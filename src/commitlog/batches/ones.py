@@ -156,17 +156,17 @@ def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple
     return records, position + place
 
 
-def check_ones(buffer: Buffer, place: int, end: int, offset: int) -> tuple[int, int]:
+def check_ones(buffer: Buffer, place: int, end: int, offset: int, latest: int) -> tuple[int, int, int]:
     """Step over the sound ones of such batches that follow one another from `offset` on.
 
-    Returns the place after them and the offset that is next there. Measured: 0.8 us a batch, where check()
-    and what it takes to call it need 3.6.
+    Returns the place after them, the offset that is next there, and `latest` or a later timestamp among them.
+    Measured: 0.8 us a batch, where check() and what it takes to call it need 3.6.
     """
     view = memoryview(buffer)
     last = end - _ONE.size
     unpack, known = _ONE.unpack_from, _KINDS
     while place <= last:
-        base, epoch, checksum, magic, size, producer, _, _, fixed, _, _ = unpack(view, place)
+        base, epoch, checksum, magic, size, producer, _, timestamp, fixed, _, _ = unpack(view, place)
         after = place + size
         if base != offset or magic != MAGIC_BYTES or fixed not in known or producer != _NO_PRODUCER_ID:
             break
@@ -174,8 +174,10 @@ def check_ones(buffer: Buffer, place: int, end: int, offset: int) -> tuple[int, 
             break
         if crc32c(view[place + 16 : after]) ^ (base ^ base >> 32 ^ epoch) & 0xFFFF_FFFF != checksum:
             break
+        if timestamp > latest:  # noqa: PLR1730 - max() would take 60 ns a batch
+            latest = timestamp
         place, offset = after, offset + 1
-    return place, offset
+    return place, offset, latest
 
 
 def walk_ones(

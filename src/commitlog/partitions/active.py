@@ -171,7 +171,20 @@ class ActivePartition(WaitablePartition):
 
     def _take_unsynced(self) -> tuple[int, files.Descriptor, list[Segment], int]:
         """Return what a sync has to cover now, with `_lock` held: end, descriptor, segments, names."""
+        self._check_linked()
         return self._next_offset, self._writer.handle_for_sync(), list(self._unsynced), self._name_changes
+
+    def check_linked(self) -> None:
+        """Take no more appends if somebody removed the active segment's file: they would be lost with it."""
+        with self._lock:
+            self._check_writable()
+            self._check_linked()
+
+    def _check_linked(self) -> None:
+        if self._writer.is_unlinked:
+            cause = f"{self._writer.segment.path} was removed"
+            self._fail(cause)
+            raise PartitionFailedError(self.name, cause)
 
     def _sync_files(self, end: int, active: files.Descriptor, sealed: list[Segment], names: int) -> None:
         began = time.perf_counter()
@@ -301,6 +314,7 @@ class ActivePartition(WaitablePartition):
                 self._roll_locked()
 
     def _roll_locked(self) -> SegmentWriter:
+        self._check_linked()
         old = self._writer
         with self._ended_by_interruption():
             self._page.begin_change()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from commitlog import files
 from commitlog.batches.encode import EncodedBatch
 from commitlog.batches.staged import StagedBatch, stamp_batches
-from commitlog.config import TopicConfig
+from commitlog.config import MAX_INT64, TopicConfig
 from commitlog.errors import DiskFullError
 from commitlog.partitions.active import now_ms
 from commitlog.partitions.producers import Published
@@ -64,7 +64,7 @@ class AdoptingPartition(PartitionWriter):
         if not self._tells_of_producers:
             self._tell_of_producers()
         staged = _open_alone(path, size_bytes)
-        if staged is None:
+        if staged is None or self.next_offset > MAX_INT64 - sum(one.span for one in batches):
             return None
         for _ in range(_TRIES):
             base_offset, epoch = self.next_offset, self._leader_epoch

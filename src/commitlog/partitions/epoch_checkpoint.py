@@ -7,11 +7,13 @@ epoch, so what the file lacks, or all of it, is read from the batches' headers.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 
 from crc32c import crc32c
 
 from commitlog import files
+from commitlog.batches.format import BatchHeader
 from commitlog.partitions.epochs import EpochHistory, EpochStart
 from commitlog.segments.extents import headers_between
 from commitlog.segments.segment import FAR, TEMPORARY_SUFFIX, Segment
@@ -61,13 +63,14 @@ def recovered(directory: str, segments: Sequence[Segment], start: int, end: int)
     """Return the history of a log [start, end) that was just opened, or becomes replicated now.
 
     What the file tells of records that are gone is left out. It is believed if it is right about the last
-    batch: epochs only grow.
+    sound batch: epochs only grow.
     """
     stored = load(directory)
     starts = stored.starts if stored is not None else ()
     history = EpochHistory(tuple(one for one in starts if one.start_offset <= end))
-    if start < end:
-        claimed, true = history.epoch_of(end - 1), _last_epoch(segments)
+    last = _last_sound(segments) if start < end else None
+    if last is not None:
+        claimed, true = history.epoch_of(last.base_offset), last.leader_epoch
         if true > claimed:
             known = history.truncated_from(end)
             last_known = known.starts[-1].start_offset if known.starts else start
@@ -80,16 +83,19 @@ def recovered(directory: str, segments: Sequence[Segment], start: int, end: int)
 def of_batches(
     segments: Sequence[Segment], start: int, end: int, known: EpochHistory | None = None
 ) -> EpochHistory:
-    """Return the history that the headers of the batches in [start, end) tell, after what is known."""
+    """Return the history that the sound batches in [start, end) tell, after what is known."""
     history = EpochHistory() if known is None else known
-    for header in headers_between(segments, start, end):
+    for header in headers_between(segments, start, end, sound=True):
         if header.leader_epoch > history.latest:
             history = history.begun(header.leader_epoch, header.base_offset)
     return history
 
 
-def _last_epoch(segments: Sequence[Segment]) -> int:
-    """Return the leader epoch of the last batch."""
-    last = next(segment for segment in reversed(segments) if segment.size_bytes)
-    *_, (_, header) = last.headers(last.start_for(FAR))
-    return header.leader_epoch
+def _last_sound(segments: Sequence[Segment]) -> BatchHeader | None:
+    """Return the header of the last batch whose checksum matches."""
+    for segment in reversed(segments):
+        for position in (segment.start_for(FAR), 0) if segment.size_bytes else ():
+            last = deque(segment.sound_headers(position), maxlen=1)
+            if last:
+                return last[0][1]
+    return None

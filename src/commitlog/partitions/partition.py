@@ -11,7 +11,7 @@ from typing import Self
 
 from commitlog import files
 from commitlog.config import MAX_INT64, LogConfig, TopicConfig
-from commitlog.errors import ClosedError, ForkedError
+from commitlog.errors import ClosedError, CommitLogError, CorruptionError, ForkedError
 from commitlog.partitions.recovery import Recovery
 from commitlog.partitions.replicated import ReplicatedPartition
 from commitlog.partitions.state import StatePage
@@ -32,6 +32,7 @@ class Partition(ReplicatedPartition):
 
     _inherited = False  # whether this is a forked child's copy
     _alone = True  # whether no other process writes the partition
+    _retention_error: str | None = None
 
     @classmethod
     def open(
@@ -68,20 +69,40 @@ class Partition(ReplicatedPartition):
     # --- housekeeping
 
     def apply_retention(self, now_ms: int) -> int:
-        """Remove the segments that retention no longer keeps; returns how many."""
+        """Remove the segments that retention no longer keeps; returns how many.
+
+        Every batch of those past their time is checked first. A damaged segment stays, with all that follow
+        it, and `retention_error` says why.
+        """
         with self._lock:
             self._check_writable()
-            segments = self._segments.segments
-            count = retention.expired(segments, self._writer.max_timestamp, self.config, now_ms)
+            layout, truncations = self._segments, self._page.truncations
+            sizes, active_max = [one.size_bytes for one in layout.segments], self._writer.max_timestamp
             # what a follower's active segment no longer keeps, its leader's start_offset tells
-            ends = [*self._segments.bases, self._next_offset if self._rolls_by_itself else MAX_INT64]
-            while ends[count] > self.high_watermark:
-                count -= 1
-            end = ends[count]
-        if count:
-            self.trim_before(end)
-            _logger.info("%s: retention removed %d segments, up to offset %d", self.name, count, end)
-        return count
+            ends = [*layout.bases, self._next_offset if self._rolls_by_itself else MAX_INT64]
+            most = max(number for number, end in enumerate(ends) if number == 0 or end <= self.high_watermark)
+        try:
+            count, damage = retention.expired(layout.segments, sizes, active_max, self.config, now_ms, most)
+        except FileNotFoundError as problem:  # removed or replaced meanwhile, or lost
+            count, damage = 0, CorruptionError(problem.filename, 0, "the file is missing")
+        if damage is not None and self._changes != layout.generation:
+            return 0  # what looks like damage may be a segment that was just replaced: the next round tells
+        self._note_retention(damage)
+        if count and self._trim(ends[count], truncations):
+            _logger.info("%s: retention removed %d segments, up to offset %d", self.name, count, ends[count])
+            return count
+        return 0
+
+    def _note_retention(self, damage: CommitLogError | None) -> None:
+        error = None if damage is None else f"{type(damage).__name__}: {damage}"
+        if error is not None and error != self._retention_error:
+            _logger.warning("%s: retention keeps a damaged segment and those after it: %s", self.name, error)
+        self._retention_error = error
+
+    @property
+    def retention_error(self) -> str | None:
+        """The damage that keeps retention from removing segments that are past their time."""
+        return self._retention_error
 
     def metrics(self) -> PartitionMetrics:
         """Tell where the partition stands, and what was written to it since it was opened here."""

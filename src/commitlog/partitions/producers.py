@@ -109,8 +109,8 @@ class Producers:
         known.batches = [*known.batches[1 - KEPT_BATCHES :], batch]
 
     def read(self, segments: Sequence[Segment], end: int, now_ms: int) -> None:
-        """Take note of the batches in [next_offset, end)."""
-        for header in headers_between(segments, self.next_offset, end):
+        """Take note of the batches in [next_offset, end); one that is damaged is not believed."""
+        for header in headers_between(segments, self.next_offset, end, sound=True):
             if header.producer_id != -1:
                 span = header.next_offset - header.base_offset
                 self.note(header.producer, span, header.base_offset, now_ms)
@@ -156,7 +156,7 @@ class Producers:
         producers.next_offset = offset
         try:
             producers._unpack(body)
-        except struct_error:
+        except (struct_error, IndexError):  # a producer without batches
             return None
         return producers
 

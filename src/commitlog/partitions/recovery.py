@@ -7,6 +7,7 @@ cannot explain is refused.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class Recovery:
     def run(self, *, clean: bool, mode: RecoveryMode, read_only: bool = False) -> Recovered:
         """Bring the files into order (in memory only, if `read_only`) and say what is there."""
         if not read_only:
-            finish_swaps(self._directory)
+            finish_swaps(self._directory, salvage=mode == "salvage")
             self._clear_leftovers()
         known = self._known
         segments = list_segments(self._directory, self._cache)
@@ -167,6 +168,10 @@ class Recovery:
                 end = segment.next_offset
                 if end != after.base_offset:  # a seal may be old, or have rotted: the batches decide
                     end = segment.find_next_offset()
+                if end > after.base_offset:
+                    raise CorruptionError(
+                        after.path, 0, f"offset {after.base_offset} follows offset {end - 1}"
+                    )
             except CorruptionError:
                 if mode != "salvage" or read_only:
                     raise
@@ -180,7 +185,7 @@ class Recovery:
         """Put a segment behind those that end at `expected`; a hole is damage, or filled in mode salvage."""
         end = segment.base_offset
         if expected > end:
-            raise CorruptionError(segment.path, 0, f"offset {end} follows offset {expected - 1}")
+            raise _overlap(segment, expected)
         if expected < end:
             if mode != "salvage" or read_only:
                 raise CorruptionError(segment.path, 0, f"offsets [{expected}, {end}) are missing before it")
@@ -190,8 +195,8 @@ class Recovery:
             before.append(Segment.open(self._salvaged[-1].path, self._cache))
         before.append(segment)
 
-    def _salvage(self, segment: Segment, end_offset: int) -> int:
-        self._salvaged.append(salvage_segment(segment, end_offset, self._config))
+    def _salvage(self, segment: Segment, end_offset: int | None, least_end: int = 0) -> int:
+        self._salvaged.append(salvage_segment(segment, end_offset, self._config, least_end))
         return self._salvaged[-1].next_offset
 
     # --- checking what may be torn
@@ -208,18 +213,21 @@ class Recovery:
         self._steps.expect(sum(segment.size_bytes for segment in segments[first:]))
         for number in range(first, len(segments)):
             segment = segments[number]
-            if segment.base_offset != expected and expected >= durable and mode != "salvage":
+            if durable <= expected < segment.base_offset and mode != "salvage":
                 # crash: the end of an unsynced segment was lost, its successor was not
                 self._drop(segments, number, mode, read_only)
                 return kept, expected
             self._join(kept, segment, expected, mode, read_only)
             with self._steps.part(segment.size_bytes):
-                expected, damage = self._check_segment(segment, durable, read_only)
-            if damage is None:
-                continue
+                point = durable if self._known is not None and mode != "salvage" else 0
+                expected, damage = self._check_segment(segment, point, durable, read_only)
+            after = segments[number + 1].base_offset if number + 1 < len(segments) else None
+            overlaps = after is not None and expected > after
             if mode == "salvage" and not read_only:
-                after = segments[number + 1].base_offset if number + 1 < len(segments) else durable
-                expected = self._salvage(segment, after)
+                if damage is not None or overlaps:
+                    expected = self._salvage(segment, after, durable)
+            elif damage is None:
+                continue  # if they overlap, the next one is refused
             elif expected < durable:
                 raise damage
             else:
@@ -229,19 +237,19 @@ class Recovery:
         return self._reach_durable(kept, expected, durable, mode), max(expected, durable)
 
     def _check_segment(
-        self, segment: Segment, durable: int, read_only: bool
+        self, segment: Segment, point: int, durable: int, read_only: bool
     ) -> tuple[int, CorruptionError | None]:
-        """Check a segment's batches at or above `durable`; returns where offsets go on, and the damage."""
+        """Check a segment's batches at or above `point`; returns where offsets go on, and the damage."""
         self._checked += 1
         expected = segment.base_offset
         try:
-            position, expected = _recovery_point(segment, durable if self._known else 0)
+            position, expected = _recovery_point(segment, point)
         except CorruptionError as problem:
             damage: CorruptionError | None = problem
         else:
             self._checked_bytes += segment.size_bytes - position
             size = segment.size_bytes
-            expected, damage = check_batches(segment.path, position, size, expected, self._steps)
+            expected, damage, _ = check_batches(segment.path, position, size, expected, self._steps)
         if damage is None:
             return expected, None
         synced = self._known is not None and expected < durable
@@ -299,9 +307,10 @@ class Recovery:
             missing = [path for path in paths if os.path.basename(path) not in names]
             torn = not trusted and any(sealed_end(path, size) is None for path in paths)
             if missing or torn or not (trusted or after.base_offset < durable):
-                builder = open_builder(segment, self._config, trust_indexes=False)
-                builder.finish(segment.size_bytes, after.base_offset)
-                self._rebuilt += len(missing)
+                with contextlib.suppress(CorruptionError):  # without a seal: whoever reads that far meets it
+                    builder = open_builder(segment, self._config, trust_indexes=False)
+                    builder.finish(segment.size_bytes, after.base_offset)
+                    self._rebuilt += len(missing)
 
     def _report(self, clean: bool) -> RecoveryReport:
         return RecoveryReport(
@@ -318,17 +327,27 @@ class Recovery:
 
 
 def _recovery_point(segment: Segment, durable: int) -> tuple[int, int]:
-    """Return the position from which batches may be torn, and the offset there, not looking behind it."""
+    """Return the position from which batches may be torn, and the offset there, not looking behind it.
+
+    What is found there may be cut, so the batch that leads there is checked, and the way to it is one of
+    batches that follow one another: a rotten header is damage, never a tear.
+    """
     position, expected = 0, segment.base_offset
     if durable <= expected:
         return position, expected
     for position, header in segment.headers(segment.start_for(durable)):
+        if header.next_offset >= durable:
+            segment.check_at(position)
         if header.next_offset > durable:
             return position, header.base_offset
         expected = header.next_offset
         if expected == durable:
             return position + header.size, expected
     return segment.size_bytes, expected
+
+
+def _overlap(segment: Segment, expected: int) -> CorruptionError:
+    return CorruptionError(segment.path, 0, f"offset {segment.base_offset} follows offset {expected - 1}")
 
 
 def _cut_file(segment: Segment) -> None:

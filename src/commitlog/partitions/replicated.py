@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from commitlog import files
 from commitlog.batches.columns import Buffer
-from commitlog.config import MAX_INT32, LogConfig, TopicConfig
+from commitlog.config import MAX_INT32, MAX_INT64, LogConfig, TopicConfig
 from commitlog.errors import (
     ConfigError,
     CorruptionError,
@@ -254,6 +254,8 @@ class ReplicatedPartition(ShorteningPartition):
         if found.base_offset != offset or segment_base > offset:
             reason = f"offset {found.base_offset} of segment {segment_base} stands where {offset} should"
             raise CorruptionError(source, 0, reason)
+        if found.next_offset > MAX_INT64:
+            raise CorruptionError(source, 0, f"offsets end at {MAX_INT64}, not at {found.next_offset}")
         history = self._history_with(found.epochs, source)
         if history != self._epochs:
             self._store_epochs(history)

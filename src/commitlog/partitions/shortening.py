@@ -19,19 +19,28 @@ class ShorteningPartition(CompactingPartition):
 
     def trim_before(self, offset: int) -> None:
         """Remove the records below `offset`; their files go once no record in them is left."""
+        self._trim(offset)
+
+    def _trim(self, offset: int, truncations: int | None = None) -> bool:
+        """Remove the records below `offset`; with a count of truncations, only if there was none since: other
+        records would have these offsets. Returns whether they are gone.
+        """
         self._check_writable()
         if offset <= self._start_offset:
-            return
-        if offset > self.high_watermark:
+            return True
+        if offset > self.high_watermark and truncations is None:
             raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self.high_watermark)
         self._sync_to(offset)  # start_offset <= durable_offset, or recovery would look for what is gone
         with self._sync_lock:
             self._check_writable()
+            if truncations is not None and self._page.truncations != truncations:
+                return False
             if offset > self._durable_offset:  # truncated meanwhile
                 raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self.high_watermark)
             if offset > self._start_offset:
                 with self._ended_by_interruption():
                     self._trim_to(offset)
+        return True
 
     def _trim_to(self, offset: int) -> None:
         self._keep_published(offset)

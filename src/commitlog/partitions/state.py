@@ -54,7 +54,7 @@ class StatePage:
     def __init__(self, view: mmap.mmap, inode: int | None = None) -> None:
         self._map = view
         self.inode = inode  # of a page that is only read: as long as it is mapped, no other file gets it
-        self._words = memoryview(view).cast("q")
+        self._words = memoryview(view)[:SIZE_BYTES].cast("q")  # somebody may have made the file longer
         self._sequence = max((sequence for sequence, _ in self._checkpoints()), default=0)
         self._mark_sequence = max(self._kept_marks(), default=(0, 0))[0]
 

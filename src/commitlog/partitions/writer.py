@@ -13,7 +13,8 @@ from commitlog.batches.columns import Buffer
 from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, encode, totals
 from commitlog.batches.format import NO_PRODUCER, STAMP, fold
 from commitlog.batches.ones import encode_one
-from commitlog.errors import BatchTooLargeError, DiskFullError
+from commitlog.config import MAX_INT64
+from commitlog.errors import BatchTooLargeError, DiskFullError, OffsetOutOfRangeError
 from commitlog.partitions.active import ActivePartition, now_ms
 from commitlog.partitions.state import StatePage
 from commitlog.record import ArrowData, Headers
@@ -177,6 +178,8 @@ class PartitionWriter(ActivePartition):
         if not batches:
             return offset
         size, span, latest = totals(batches)
+        if offset + span > MAX_INT64:  # next_offset has to be a number of 64 bits, too
+            raise OffsetOutOfRangeError(self.name, offset + span - 1, self._start_offset, MAX_INT64)
         if not writer.has_room(size, offset, latest):
             self._check_fits(size)
             writer = self._roll_locked()

@@ -46,13 +46,16 @@ def offset_after_bytes(segments: Sequence[Segment], start: int, end: int, max_by
     return min(stop, end)
 
 
-def headers_between(segments: Sequence[Segment], start: int, end: int) -> Iterator[BatchHeader]:
-    """Iterate over the headers of the batches in [start, end)."""
+def headers_between(
+    segments: Sequence[Segment], start: int, end: int, *, sound: bool = False
+) -> Iterator[BatchHeader]:
+    """Iterate over the headers of the batches in [start, end); with `sound`, leave out damaged ones."""
     ends = [*(one.base_offset for one in segments[1:]), end]
     for segment, after in zip(segments, ends, strict=True):
         if after <= start or segment.base_offset >= end or segment.size_bytes == 0:
             continue
-        for _, header in segment.headers(segment.position_of(start) if start > segment.base_offset else 0):
+        position = segment.position_of(start) if start > segment.base_offset else 0
+        for _, header in segment.sound_headers(position) if sound else segment.headers(position):
             if header.base_offset >= end:
                 return
             yield header

@@ -127,6 +127,8 @@ class Index:
         return self._count
 
     def __getitem__(self, number: int) -> IndexEntry:
+        if not 0 <= number < self._count:
+            raise IndexError(f"{self.path} has {self._count} entries, not {number + 1}")
         place = self._cells[number * self.words + self.words - 1]
         return IndexEntry(self.base_offset + (place >> 32), place & _LOW)
 

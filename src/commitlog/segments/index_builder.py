@@ -39,8 +39,9 @@ class IndexBuilder:
     def resume(self, segment: Segment, *, complete: bool) -> int:
         """Take up what the indexes hold; returns the position from which batches must be added.
 
-        Indexes that are true but perhaps not complete (after a crash) are gone over from the time index's
-        last entry: later batches may have reached a later timestamp that the lost entries knew.
+        Complete ones lack none. To those that are true but perhaps not complete (after a crash), batches are
+        added from the time index's last entry on: later ones may have reached a later timestamp that the lost
+        entries knew.
         """
         last, latest = self._offsets.last(), self._times.last()
         self.indexed_position = start = 0 if last is None else last.position
@@ -49,9 +50,9 @@ class IndexBuilder:
             self._latest_offset, self._latest_position = latest.offset, latest.position
             self._timed_position = latest.position
         elif segment.size_bytes and complete:
-            self.max_timestamp = next(segment.headers())[1].max_timestamp
+            self.max_timestamp = segment.latest_at(0)
         if complete:
-            return start
+            return segment.size_bytes
         return 0 if latest is None else min(start, latest.position)
 
     def add(self, offset: int, position: int, max_timestamp: int) -> None:

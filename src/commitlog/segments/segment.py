@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 
 from commitlog import files
 from commitlog.batches.batch import RecordBatch
+from commitlog.batches.checking import Checked, check_batches
 from commitlog.batches.columns import Buffer, pack_bytes
 from commitlog.batches.encode import Columns, assemble
 from commitlog.batches.format import HEADER_BYTES, BatchHeader, batches_start_at, check, header_at, peek
 from commitlog.batches.ones import read_ones
 from commitlog.batches.reserved import without_reserved
+from commitlog.config import MAX_INT64
 from commitlog.errors import CorruptionError
 from commitlog.record import Record, TopicPartition, with_name
 from commitlog.segments.handles import HandleCache
@@ -77,6 +78,8 @@ class Segment:
         self._map: mmap.mmap | None = None
         self._indexes: _Indexes | None = None
         self._max_timestamp: int | None = None
+        self._unindexed: CorruptionError | None = None  # what ended a rebuild of the indexes
+        self._checked: tuple[int, Checked] | None = None  # a size, and what latest_checked() found
         self._read_to = (-1, 0)  # an offset up to which somebody has read, and its position
 
     @classmethod
@@ -98,7 +101,7 @@ class Segment:
 
     def release(self) -> None:
         """Let go of maps, and of what was learned by reading; the next read starts anew."""
-        self._map = self._indexes = None
+        self._map = self._indexes = self._unindexed = None
         self._read_to = (-1, 0)
 
     def _window(self, position: int) -> Window:
@@ -148,18 +151,23 @@ class Segment:
         return found
 
     def _rebuilt_indexes(self) -> _Indexes:
-        """Build the indexes in memory, as far as batches go: those on disk are missing or not true."""
+        """Build the indexes in memory, from checked batches: those on disk are missing or not true.
+
+        They end where damage begins, so that whoever looks for something behind it meets it.
+        """
         offset_path, time_path = companions(self.path)
         indexes = _Indexes(OffsetIndex.in_memory(offset_path), TimeIndex.in_memory(time_path))
         builder = IndexBuilder(*indexes, _DEFAULT_INTERVAL_BYTES)
-        expected = self.base_offset
-        with contextlib.suppress(CorruptionError):  # whoever reads that far meets it
-            for position, header in self.headers():
-                if header.base_offset != expected or expected - self.base_offset >> 32:
-                    break
+        end, self._unindexed = self.base_offset, None
+        try:
+            for position, header in self.checked_headers():
+                if header.base_offset - self.base_offset >> 32:
+                    raise CorruptionError(self.path, position, f"offset {header.base_offset} is too far away")
                 builder.add(header.base_offset, position, header.max_timestamp)
-                expected = header.next_offset
-        builder.finish(self.size_bytes, expected)
+                end = header.next_offset
+        except CorruptionError as damage:
+            self._unindexed = damage
+        builder.finish(self.size_bytes, end)
         return indexes
 
     # --- finding a batch
@@ -193,18 +201,24 @@ class Segment:
         before = None
         while position < limit:
             base_offset, next_offset, size = peek(buffer, position - shift, self.path, shift)
+            if base_offset > max(offset, self.base_offset):  # behind a header that rotted, or a hole
+                self._raise_for_gap(window, before, position, offset)
             if next_offset > offset:
-                if base_offset > offset and position > 0:
-                    # a header that rotted so that its batch was stepped over, or a hole
-                    if before is not None:
-                        check(buffer, before - shift, limit - shift, self.path, shift)
-                    raise CorruptionError(self.path, position, f"offset {offset} is missing before it")
                 return position, window
             before = position
             position += size
             if position > limit:
                 raise CorruptionError(self.path, before, f"a batch of {size} bytes cut off")
         return None
+
+    def _raise_for_gap(self, window: Window, before: int | None, position: int, expected: int) -> NoReturn:
+        """Raise CorruptionError for a batch that does not start at the offset `expected`: for the batch
+        before it, if that is what rotted.
+        """
+        buffer, shift, limit = window
+        for one in (position,) if before is None else (before, position):
+            found = check(buffer, one - shift, limit - shift, self.path, shift)
+        raise self._misplaced(position, found.base_offset, expected)
 
     def start_for(self, offset: int) -> int:
         """Return the position of a batch at or before `offset`; what an index says is checked."""
@@ -266,7 +280,10 @@ class Segment:
 
     @property
     def max_timestamp(self) -> int:
-        """The latest timestamp in a sealed segment, -1 if it has no records."""
+        """The latest timestamp in a sealed segment, -1 if it is empty.
+
+        CorruptionError if the batch that has it is damaged, or if damage keeps indexes from being rebuilt.
+        """
         if self._max_timestamp is None:
             self._max_timestamp = self._find_max_timestamp()
         return self._max_timestamp
@@ -276,24 +293,75 @@ class Segment:
             return -1
         # sealed, so it has the latest, unless that is the first batch's
         last = self._open_indexes().times.last()
-        header = self._header_at(0 if last is None else last.position)
-        return -1 if header is None else header.max_timestamp
+        if self._unindexed is not None:
+            raise CorruptionError(*self._unindexed.args)
+        header = self.check_at(0 if last is None else last.position)
+        if last is not None and (header.base_offset, header.max_timestamp) != (last.offset, last.timestamp):
+            raise CorruptionError(self.path, last.position, "the time index does not match the batch")
+        return header.max_timestamp
+
+    def check_at(self, position: int) -> BatchHeader:
+        """Return the header of the batch at `position`; CorruptionError if it is not whole and sound."""
+        buffer, shift, limit = self._window(position)
+        return check(buffer, position - shift, limit - shift, self.path, shift)
+
+    def latest_at(self, position: int) -> int:
+        """Return the latest timestamp of the batch at `position`, the last possible one if it is damaged: so
+        that no index lets a reader skip it.
+        """
+        try:
+            return self.check_at(position).max_timestamp
+        except CorruptionError:
+            return MAX_INT64
+
+    def latest_checked(self, size_bytes: int) -> int:
+        """Return the latest timestamp of the batches in the first `size_bytes`, each of which is read and
+        checked: what may be deleted on. CorruptionError if one is damaged.
+        """
+        if self._checked is None or self._checked[0] != size_bytes:
+            self._checked = size_bytes, check_batches(self.path, 0, size_bytes, self.base_offset)
+        found = self._checked[1]
+        if found.damage is not None:
+            raise CorruptionError(*found.damage.args)
+        return found.max_timestamp
 
     # --- reading
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Iterate over positions and headers from `position` on, without checking the batches."""
+        """Iterate over positions and headers from `position` on, without checking the batches: only that they
+        follow one another.
+        """
         if position >= self.size_bytes:
             return
-        buffer, shift, limit = self._window(position)
+        window = self._window(position)
+        buffer, shift, limit = window
+        expected, before = self.base_offset, None
         while position < limit:
             header = header_at(buffer, position - shift) if limit - position >= HEADER_BYTES else None
             if header is None:
                 raise CorruptionError(self.path, position, "no batch starts here")
+            if header.base_offset != expected and (before is not None or position == 0):
+                self._raise_for_gap(window, before, position, expected)
             if header.size > limit - position:
                 raise CorruptionError(self.path, position, f"a batch of {header.size} bytes cut off")
             yield position, header
+            before, expected = position, header.next_offset
             position += header.size
+
+    def checked_headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Iterate over positions and headers from `position` on, of batches that are all read and checked."""
+        for place, header in self.headers(position):
+            self.check_at(place)
+            yield place, header
+
+    def sound_headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Iterate likewise, but leave out a batch whose checksum does not match."""
+        for place, header in self.headers(position):
+            try:
+                self.check_at(place)
+            except CorruptionError:
+                continue
+            yield place, header
 
     def batches(self, start: int | None = None, end: int = FAR) -> Iterator[RecordBatch]:
         """Iterate over the batches that hold offsets in [start, end), whole and checked."""
@@ -310,15 +378,31 @@ class Segment:
     def _decoded(self, position: int, window: Window, end: int) -> Iterator[RecordBatch]:
         buffer, shift, limit = window
         view = memoryview(buffer)
-        kept = position
+        kept, expected = position, None if position else self.base_offset
         while position < limit:
             batch = RecordBatch.decode(view, position - shift, limit - shift, self.path, shift)
+            if expected not in (None, batch.base_offset):
+                raise self._misplaced(position, batch.base_offset, expected)
             yield batch
-            if batch.next_offset >= end:
+            expected = batch.next_offset
+            if expected >= end:
                 return
             position += batch.header.size
             if position - kept > _RESIDENT_BYTES or position >= limit:
                 kept = _let_go(buffer, kept, position)
+
+    def _check_run(self, position: int, records: Sequence[Record], expected: int | None) -> None:
+        """Raise CorruptionError unless single records follow one another, from the offset `expected` on."""
+        first = records[0].offset
+        if expected not in (None, first) or records[-1].offset - first != len(records) - 1:
+            expected = first if expected is None else expected
+            offsets = zip(range(expected, expected + len(records)), records, strict=True)
+            raise self._misplaced(
+                position, *next((one.offset, offset) for offset, one in offsets if one.offset != offset)
+            )
+
+    def _misplaced(self, position: int, found: int, expected: int | None) -> CorruptionError:
+        return CorruptionError(self.path, position, f"offset {found} stands where {expected} should")
 
     def combined_batches(self, start: int, end: int = FAR) -> Iterator[tuple[RecordBatch, int]]:
         """Iterate over batches that hold [start, end), each with the number of stored ones it stands for.
@@ -330,19 +414,23 @@ class Segment:
         if located is None:
             return
         position, (buffer, shift, limit) = located
-        kept = position
+        kept, expected = position, None if position else self.base_offset
         while position < limit and start < end:
+            place = position
             records, after = read_ones(buffer, position - shift, limit - shift, end)
             if len(records) > 1:
                 first = header_at(buffer, position - shift)
                 assert first is not None
-                batch = _put_together(records, first, self.path)
+                self._check_run(place, records, expected)
+                batch = _put_together(records, first)
                 position = after + shift
             else:
                 batch = RecordBatch.decode(buffer, position - shift, limit - shift, self.path, shift)
                 position += batch.size_bytes
+                if expected not in (None, batch.base_offset):
+                    raise self._misplaced(place, batch.base_offset, expected)
             yield batch, max(len(records), 1)
-            start = batch.next_offset
+            start = expected = batch.next_offset
             if position - kept > _RESIDENT_BYTES or position >= limit:
                 kept = _let_go(buffer, kept, position)
 
@@ -357,32 +445,34 @@ class Segment:
         if located is None:
             return
         position, (buffer, shift, limit) = located
-        kept = position
+        kept, expected = position, None if position else self.base_offset
         while position < limit and start < end:
+            place = position
             records, after = read_ones(buffer, position - shift, limit - shift, end)
-            position = after + shift
             if records:
-                start = records[-1].offset + 1
+                position = after + shift
+                self._check_run(place, records, expected)
+                start = expected = records[-1].offset + 1
                 yield records if name is None else with_name(name, records), start
             else:
                 batch = RecordBatch.decode(buffer, position - shift, limit - shift, self.path, shift)
+                if expected not in (None, batch.base_offset):
+                    raise self._misplaced(place, batch.base_offset, expected)
                 position += batch.size_bytes
                 part = batch.slice(start, end)
-                start = batch.next_offset
+                start = expected = batch.next_offset
                 yield part.records() if name is None else part.consumer_records(name), start
             self._read_to = start, position
             if position - kept > _RESIDENT_BYTES or position >= limit:
                 kept = _let_go(buffer, kept, position)
 
 
-def _put_together(records: Sequence[Record], first: BatchHeader, path: str) -> RecordBatch:
+def _put_together(records: Sequence[Record], first: BatchHeader) -> RecordBatch:
     """Make one batch of single records that follow one another; `first` is the header of the first."""
     _, timestamps, keys, values, _ = zip(*records, strict=True)
-    if records[-1].offset - first.base_offset != len(records) - 1:
-        raise CorruptionError(path, 0, f"offsets are missing after {first.base_offset}")
     columns = Columns(keys=pack_bytes(keys, "key"), values=pack_bytes(values, "value"))
     batch = assemble(columns, len(records), np.array(timestamps), first.flags)
-    return RecordBatch.decode(b"".join(batch.stamped(first.base_offset, first.leader_epoch)), path=path)
+    return RecordBatch.decode(b"".join(batch.stamped(first.base_offset, first.leader_epoch)))
 
 
 def _let_go(buffer: Buffer, start: int, end: int) -> int:

@@ -11,7 +11,7 @@ from typing import Self
 from commitlog import files
 from commitlog.batches.columns import Buffer
 from commitlog.batches.encode import EncodedBatch
-from commitlog.config import TopicConfig
+from commitlog.config import MAX_INT64, TopicConfig
 from commitlog.segments.handles import HandleCache
 from commitlog.segments.index import OffsetIndex, TimeIndex
 from commitlog.segments.index_builder import IndexBuilder
@@ -19,6 +19,7 @@ from commitlog.segments.segment import Segment, companions, segment_path
 
 _NEVER = 1 << 63
 _MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry holds 32 bits; the lean path does not look
+_LAST_OFFSETS = MAX_INT64 - (1 << 34)  # a segment that begins here may come to the last offset there is
 _MOST_BYTES = 0xFFFF_0000  # of a leader's segment, which may be longer than ours
 _SINGLES = 1024  # so many small single batches in a row, with no sync between them, and the tail is mapped
 _SMALL_BYTES = 1024  # of a batch; measured: above, page faults cost more than pwrite()
@@ -227,7 +228,8 @@ class SegmentWriter:
         builder, filled = self._builder, self.segment.size_bytes > 0
         self.max_timestamp = builder.max_timestamp
         self.quiet_position = builder.indexed_position + self._interval
-        self.lean_end = self._segment_bytes if filled and builder.has_room() else 0
+        lean = filled and builder.has_room() and self.segment.base_offset < _LAST_OFFSETS
+        self.lean_end = self._segment_bytes if lean else 0
 
     def roll_back(self, position: int) -> None:
         """Cut off what a failed append left after `position`; no reader was told about it."""
@@ -238,6 +240,11 @@ class SegmentWriter:
         files.cut(self.fd, position)
         # or a power cut could bring back the last of several batches, behind others appended since
         files.sync_data(self.fd)
+
+    @property
+    def is_unlinked(self) -> bool:
+        """Whether somebody removed the file: what is written to it is lost when it is closed."""
+        return os.fstat(self.fd).st_nlink == 0
 
     def handle_for_sync(self) -> files.Descriptor:
         """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours.
@@ -312,7 +319,8 @@ def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) 
 def open_builder(segment: Segment, config: TopicConfig, *, trust_indexes: bool) -> IndexBuilder:
     """Open a segment's indexes for writing and index what they lack, all of it if they are not true.
 
-    They are `trust_indexes` after a clean shutdown, which sealed them.
+    They are `trust_indexes` after a clean shutdown, which sealed them. CorruptionError if the batches do not
+    follow one another.
     """
     offset_path, time_path = companions(segment.path)
     limit = config.segment_index_bytes
@@ -328,7 +336,7 @@ def open_builder(segment: Segment, config: TopicConfig, *, trust_indexes: bool) 
     builder = IndexBuilder(offsets, times, config.index_interval_bytes)
     start = builder.resume(segment, complete=complete)
     for position, header in segment.headers(start):
-        builder.add(header.base_offset, position, header.max_timestamp)
+        builder.add(header.base_offset, position, segment.latest_at(position))
     return builder
 
 

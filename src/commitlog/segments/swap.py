@@ -23,6 +23,7 @@ from commitlog.segments.segment import Segment, companions
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
+DAMAGED_SUFFIX = ".damaged"  # kept beside what took its place
 _SEGMENT_NAME = re.compile(r"\d{20}\.log(\.swap)?")
 
 
@@ -112,11 +113,18 @@ def list_segments(directory: str, cache: HandleCache | None) -> list[Segment]:
     return sorted([*logs, *swaps], key=lambda segment: segment.base_offset)
 
 
-def finish_swaps(directory: str) -> None:
-    """Finish the swaps that a crash interrupted."""
+def finish_swaps(directory: str, *, salvage: bool = False) -> None:
+    """Finish the swaps that a crash interrupted; with `salvage`, also those whose file is damaged."""
     logs, swaps = _found(directory, None)
     for swap in swaps:
-        final, end = swap.path.removesuffix(SWAP_SUFFIX), _checked_end(swap)
+        final = swap.path.removesuffix(SWAP_SUFFIX)
+        try:
+            end = _checked_end(swap)
+        except CorruptionError:
+            if not salvage:
+                raise
+            _salvage_swap(swap.path, final)
+            continue
         replaced = {one.path for one in logs if swap.base_offset <= one.base_offset < end}
         for path in sorted({*replaced, final}):
             for old in (path, *companions(path)):
@@ -125,6 +133,29 @@ def finish_swaps(directory: str) -> None:
         # crash: .swap alone, once more -> the next open() finishes it
         files.replace(swap.path, final)
         files.sync_directory(directory)
+
+
+def _salvage_swap(swap: str, final: str) -> None:
+    """Set a damaged .swap file aside as long as all that it replaces is there: the first of that goes first.
+
+    After that it is a segment to be salvaged: what is sound of it stays, up to the next segment.
+    """
+    if os.path.exists(final):
+        files.replace(swap, free_name(final + SWAP_SUFFIX + DAMAGED_SUFFIX))
+    else:
+        for index in companions(final):
+            files.remove(index)
+        files.replace(swap, final)
+    files.sync_directory(os.path.dirname(final))
+
+
+def free_name(path: str) -> str:
+    """Return the path, or with a number if it is taken: an earlier damaged file is not overwritten."""
+    taken, number = path, 1
+    while os.path.exists(taken):
+        number += 1
+        taken = f"{path}-{number}"
+    return taken
 
 
 def _found(directory: str, cache: HandleCache | None) -> tuple[list[Segment], list[Segment]]:

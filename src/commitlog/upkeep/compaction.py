@@ -22,6 +22,7 @@ from commitlog.batches.encode import EncodedBatch
 from commitlog.batches.format import NO_PRODUCER, PUBLISHED, BatchHeader
 from commitlog.batches.merge import BatchMerger
 from commitlog.config import TopicConfig
+from commitlog.errors import CorruptionError
 from commitlog.segments.segment import Segment
 from commitlog.segments.swap import CleanedFile
 from commitlog.steps import Progress, Steps
@@ -205,9 +206,10 @@ class Pass:
     def _clean(self) -> None:
         """Write the segments below the end anew, neighbours together as long as they fit in one."""
         segments = [one for one in self._work.segments if one.base_offset < self.end]
+        ends = [*(one.base_offset for one in self._work.segments[1:]), self._work.end]
         group: _Group | None = None
         try:
-            for segment, after in zip(segments, [*segments[1:], None], strict=True):
+            for segment, after, end in zip(segments, [*segments[1:], None], ends, strict=False):
                 if self._live is None and segment.base_offset >= self._work.first_dirty:
                     self._live = self._keys.into_offsets()  # from here on only offsets of the map are met
                 if group is not None and not group.has_room(segment):
@@ -218,6 +220,9 @@ class Pass:
                         continue
                     group = group or _Group(segment, self._config, self._pace)
                     self._write(segment, group)
+                    if group.next_offset != end:  # or what follows would be missing, or be there twice
+                        reason = f"it ends at offset {group.next_offset}, not at {end}"
+                        raise CorruptionError(segment.path, segment.size_bytes, reason)
             if group is not None:
                 self._put_in_place(group)
                 group = None

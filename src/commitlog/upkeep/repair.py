@@ -21,14 +21,14 @@ from commitlog.batches.format import (
     claimed_header,
     header_at,
 )
-from commitlog.config import TopicConfig
+from commitlog.config import MAX_INT64, TopicConfig
 from commitlog.errors import CorruptionError
 from commitlog.segments.index import Index, OffsetIndex, TimeIndex
 from commitlog.segments.segment import TEMPORARY_SUFFIX, Segment, companions, segment_path
 from commitlog.segments.segment_writer import open_builder
+from commitlog.segments.swap import DAMAGED_SUFFIX, free_name
 from commitlog.steps import Progress, Steps
 
-DAMAGED_SUFFIX = ".damaged"
 _MAX_SPAN = 1 << 32  # last_offset_delta has 32 bits
 
 
@@ -136,17 +136,18 @@ def _counted(batches: Iterator[Found], steps: Steps) -> Iterator[Found]:
 def sound_batches(segment: Segment, end_offset: int | None) -> Iterator[Found]:
     """Iterate over [position, end_position) of a segment: sound batches, and the damage between them.
 
-    Offsets that are missing are damage, too, at the place where they should be. `end_offset` is where
-    the segment's offsets must end, None if it is not known.
+    Offsets that are missing are damage, too, at the place where they should be, and so are batches of another
+    segment. `end_offset` is where the segment's offsets must end, None if it is not known.
     """
     position, size = 0, segment.size_bytes
     expected, damaged = segment.base_offset, False
     buffer = segment.buffer() if size else memoryview(b"")
+    limit = MAX_INT64 if end_offset is None else end_offset
     while position < size:
         try:
-            header = _next_batch(buffer, position, size, segment.path, expected)
+            header = _next_batch(buffer, position, size, segment.path, expected, limit)
         except CorruptionError as problem:
-            end = _resume(buffer, position, size, segment.path, expected)
+            end = _resume(buffer, position, size, segment.path, expected, limit)
             yield position, end, Damage(segment.path, position, end, problem.reason)
             position, damaged = end, True
             continue
@@ -163,14 +164,20 @@ def _hole(path: str, position: int, start: int, end: int) -> Damage:
     return Damage(path, position, position, f"offsets [{start}, {end}) are missing")
 
 
-def _next_batch(buffer: memoryview, position: int, size: int, path: str, expected: int) -> BatchHeader:
+def _next_batch(
+    buffer: memoryview, position: int, size: int, path: str, expected: int, limit: int
+) -> BatchHeader:
+    """Return the header of the batch at `position`, if it is sound and holds offsets of [expected, limit)."""
     header = check(buffer, position, size, path)
     if header.base_offset < expected:
         raise CorruptionError(path, position, f"offset {header.base_offset} follows offset {expected - 1}")
+    if header.next_offset > limit:
+        reason = f"offset {header.next_offset - 1} stands in a segment that ends before {limit}"
+        raise CorruptionError(path, position, reason)
     return header
 
 
-def _resume(buffer: memoryview, position: int, size: int, path: str, expected: int) -> int:
+def _resume(buffer: memoryview, position: int, size: int, path: str, expected: int, limit: int) -> int:
     """Return where the next sound batch starts after damage at `position`; the end if there is none.
 
     What the damaged batch says of itself counts as far as that can be: its records may hold anything, a
@@ -179,7 +186,7 @@ def _resume(buffer: memoryview, position: int, size: int, path: str, expected: i
     header = claimed_header(buffer, position)
     if header is not None:
         after = position + header.size
-        following = _sound_at(buffer, after, size, path, expected) if after > position else None
+        following = _sound_at(buffer, after, size, path, expected, limit) if after > position else None
         if following is not None and following.base_offset == header.next_offset:
             return after
     seeming = header_at(buffer, position)
@@ -188,29 +195,22 @@ def _resume(buffer: memoryview, position: int, size: int, path: str, expected: i
     found = raw.find(MAGIC_BYTES, MAGIC_POSITION + 1)
     while found != -1:
         start = position + found - MAGIC_POSITION
-        batch = _sound_at(buffer, start, size, path, expected)
+        batch = _sound_at(buffer, start, size, path, expected, limit)
         if batch is not None and (start >= inside or (seeming and batch.base_offset == seeming.next_offset)):
             return start
         found = raw.find(MAGIC_BYTES, found + 1)
     return size
 
 
-def _sound_at(buffer: memoryview, position: int, size: int, path: str, expected: int) -> BatchHeader | None:
+def _sound_at(
+    buffer: memoryview, position: int, size: int, path: str, expected: int, limit: int
+) -> BatchHeader | None:
     if position % 8:
         return None
     try:
-        return _next_batch(buffer, position, size, path, expected)
+        return _next_batch(buffer, position, size, path, expected, limit)
     except CorruptionError:
         return None
-
-
-def _free_name(path: str) -> str:
-    """Return the path, or with a number if it is taken: an earlier damaged file is not overwritten."""
-    taken, number = path, 1
-    while os.path.exists(taken):
-        number += 1
-        taken = f"{path}-{number}"
-    return taken
 
 
 def false_indexes(segment: Segment) -> list[Damage]:
@@ -228,13 +228,15 @@ def false_indexes(segment: Segment) -> list[Damage]:
     return found
 
 
-def salvage_segment(segment: Segment, end_offset: int, config: TopicConfig) -> Salvage:
+def salvage_segment(
+    segment: Segment, end_offset: int | None, config: TopicConfig, least_end: int = 0
+) -> Salvage:
     """Replace a damaged segment by one that holds all its sound batches; the old file stays.
 
-    `end_offset` is where the segment's offsets must end, as far as that is known. Where records are lost
-    stands a batch without records, so that offsets go on without a hole.
+    `end_offset` is where the segment's offsets must end; None for the last one, which must end at or after
+    `least_end`. Where records are lost stands a batch without records, so that offsets go on without a hole.
     """
-    temporary, kept_as = segment.path + TEMPORARY_SUFFIX, _free_name(segment.path + DAMAGED_SUFFIX)
+    temporary, kept_as = segment.path + TEMPORARY_SUFFIX, free_name(segment.path + DAMAGED_SUFFIX)
     lost: list[tuple[int, int]] = []
     kept_bytes = 0
     buffer = segment.buffer() if segment.size_bytes else memoryview(b"")
@@ -246,7 +248,7 @@ def salvage_segment(segment: Segment, end_offset: int, config: TopicConfig) -> S
                 lost += copy.fill_up_to(found.base_offset)
                 copy.write([buffer[position:end]], end - position, found)
                 kept_bytes += end - position
-        lost += copy.fill_up_to(end_offset)
+        lost += copy.fill_up_to(least_end if end_offset is None else end_offset)
         files.sync_data(fd)
     finally:
         os.close(fd)

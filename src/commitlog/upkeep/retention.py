@@ -3,41 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from commitlog.config import TopicConfig
+from commitlog.config import MAX_INT64, TopicConfig
+from commitlog.errors import CorruptionError, UnsupportedFormatError
 from commitlog.segments.segment import Segment
 
 
-def expired(segments: Sequence[Segment], active_max_timestamp: int, config: TopicConfig, now_ms: int) -> int:
-    """Return how many of the oldest segments retention_ms or retention_bytes no longer keep.
+class Expired(NamedTuple):
+    """How many of the oldest segments may go, and the damage that keeps the next one."""
 
-    The last segment is active, and its latest timestamp is `active_max_timestamp`; an empty one stays.
+    segments: int
+    damage: CorruptionError | UnsupportedFormatError | None = None
+
+
+def expired(
+    segments: Sequence[Segment],
+    sizes: Sequence[int],
+    active_max_timestamp: int,
+    config: TopicConfig,
+    now_ms: int,
+    most: int,
+) -> Expired:
+    """Return how many of the oldest segments, `most` at most, retention_ms or retention_bytes no longer keep.
+
+    The last segment is active, and its latest timestamp is `active_max_timestamp`; an empty one stays. Each
+    segment has as many bytes as `sizes` says. For what is past its time every batch is read and checked: a
+    damaged segment stays, with all that follow it, unless they are over the size.
     """
     if "delete" not in config.cleanup_policy:
-        return 0
-    return max(
-        _past_their_time(segments, active_max_timestamp, config.retention_ms, now_ms),
-        _over_the_size(segments, config.retention_bytes),
-    )
+        return Expired(0)
+    by_size = min(_over_the_size(sizes, config.retention_bytes), most)
+    if config.retention_ms == -1:
+        return Expired(by_size)
+    oldest = now_ms - config.retention_ms
+    for number in range(by_size, most):
+        segment, size, active = segments[number], sizes[number], number == len(segments) - 1
+        if active and size == 0:
+            return Expired(number)
+        try:
+            latest = active_max_timestamp if active else segment.max_timestamp
+            if latest < oldest or latest == MAX_INT64:  # which may stand for a damaged batch
+                latest = segment.latest_checked(size)
+            if latest >= oldest:
+                return Expired(number)
+        except (CorruptionError, UnsupportedFormatError) as damage:
+            return Expired(number, damage)
+    return Expired(most)
 
 
-def _past_their_time(segments: Sequence[Segment], active_max: int, retention_ms: int, now_ms: int) -> int:
-    if retention_ms == -1:
-        return 0
-    for number, segment in enumerate(segments):
-        active = number == len(segments) - 1
-        latest = active_max if active else segment.max_timestamp
-        if (active and segment.size_bytes == 0) or now_ms - latest <= retention_ms:
-            return number
-    return len(segments)
-
-
-def _over_the_size(segments: Sequence[Segment], retention_bytes: int) -> int:
+def _over_the_size(sizes: Sequence[int], retention_bytes: int) -> int:
     if retention_bytes == -1:
         return 0
-    excess = sum(segment.size_bytes for segment in segments) - retention_bytes
-    for number, segment in enumerate(segments[:-1]):
-        if excess < segment.size_bytes:
+    excess = sum(sizes) - retention_bytes
+    for number, size in enumerate(sizes[:-1]):
+        if excess < size:
             return number
-        excess -= segment.size_bytes
-    return len(segments) - 1
+        excess -= size
+    return len(sizes) - 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from itertools import islice
 
 from commitlog import files
 from commitlog.batches.encode import reencode
 from commitlog.config import TopicConfig
+from commitlog.errors import CorruptionError
 from commitlog.segments.segment import TEMPORARY_SUFFIX, Segment, companions
 from commitlog.segments.segment_writer import open_builder
 from commitlog.steps import Progress, Steps
@@ -27,11 +27,17 @@ from commitlog.upkeep.repair import (
 def shorter_copy(segment: Segment, offset: int) -> int:
     """Write a copy that ends before `offset` beside a segment, durably; returns its size.
 
-    A batch across `offset` is encoded anew. Nothing is left if there is no room.
+    A batch across `offset` is encoded again. What goes may be damaged; the last batch that stays is checked,
+    as it says where to cut. Nothing is left if there is no room.
     """
-    position = segment.position_of(offset)
-    across = any(header.base_offset < offset for _, header in islice(segment.headers(position), 1))
-    batch = next(segment.batches_from(position)) if across else None  # what goes may be damaged
+    position, batch = 0, None
+    if offset > segment.base_offset:
+        position = segment.position_of(offset - 1)
+        batch = next(segment.batches_from(position), None)
+        if batch is None or not batch.base_offset < offset <= batch.next_offset:
+            raise CorruptionError(segment.path, position, f"offset {offset - 1} is missing")
+        if batch.next_offset == offset:
+            position, batch = position + batch.size_bytes, None
     temporary = segment.path + TEMPORARY_SUFFIX
     size = position
     try:

@@ -21,7 +21,7 @@ class Heartbeats:
     """A slot for each member: a token, by which it knows it as its own, and when it was last heard of."""
 
     def __init__(self, view: mmap.mmap) -> None:
-        self._words = memoryview(view).cast("q")
+        self._words = memoryview(view)[:_SIZE_BYTES].cast("q")  # somebody may have made the file longer
 
     @classmethod
     def open(cls, path: str) -> Self:

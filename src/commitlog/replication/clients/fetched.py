@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from commitlog.batches.columns import Buffer
 from commitlog.batches.format import peek
+from commitlog.errors import CorruptionError
 from commitlog.segments.segment import Segment, Window
 
 
 class FetchedSegment(Segment):
-    """Whole batches in memory. It has no file and no indexes: reading starts with the first of them."""
+    """Whole batches in memory, from the one that holds the offset asked for. It has no file and no indexes:
+    reading starts with the first of them.
+    """
 
-    def __init__(self, name: str, buffer: Buffer) -> None:
+    def __init__(self, name: str, buffer: Buffer, offset: int) -> None:
         base_offset, _, _ = peek(buffer, 0, name)
+        if base_offset > offset:
+            raise CorruptionError(name, 0, f"offset {base_offset} stands where {offset} should")
         super().__init__(name, base_offset, len(buffer))
         self._whole = Window(buffer, 0, len(buffer))
 

@@ -119,7 +119,7 @@ class RemotePartition(PartitionReader):
         answer = self._read(offset, 1, 0, self._router.deadline())
         if not answer.start_offset <= offset < answer.high_watermark:
             raise OffsetOutOfRangeError(self.name, offset, answer.start_offset, answer.high_watermark)
-        segment = FetchedSegment(self.name, answer.data.read())
+        segment = FetchedSegment(self.name, answer.data.read(), offset)
         runs = segment.record_runs(offset, offset + 1)
         return next((record for records, _ in runs for record in records), None)
 
@@ -148,7 +148,7 @@ class RemotePartition(PartitionReader):
             answer = self._take(ahead) or self._read_again(start)
             known = min(end, answer.high_watermark)
             ahead = self._ask_ahead(answer.end_offset) if answer.end_offset < known else None
-            segment = FetchedSegment(self.name, answer.data.read())
+            segment = FetchedSegment(self.name, answer.data.read(), start)
             before = start
             for piece, after in read(segment, start, known):
                 start = after
