@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ from commitlog import (
     CommitLog,
     CorruptionError,
     InvalidTopicError,
+    LogConfig,
     NotALogError,
     TopicExistsError,
+    TopicPartition,
     UnsupportedFormatError,
     files,
 )
@@ -301,3 +304,79 @@ def test_a_topic_that_cannot_be_stored_leaves_no_directories(
     assert tree(log.path) == before
     assert [name for name in os.listdir(log.path) if name.startswith("t-")] == []
     log.create_topic("t", partitions=3).append(b"x")
+
+
+# --- descriptions that do not match what is there
+
+
+def with_partitions(log_path: Path, count: object) -> Path:
+    """Write another number of partitions into the description of topic t; returns its path."""
+    path = log_path / "topics" / "t.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "partitions": count}))
+    return path
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize("count", [10**9, 10_000, 0, -1, True, "2", 2.0, None])
+def test_a_number_of_partitions_that_no_topic_has_is_damage(log_path: Path, count: object, mode: Any) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t", partitions=2)
+    path = with_partitions(log_path, count)
+    with pytest.raises(CorruptionError) as caught, commitlog.open(log_path, mode=mode) as log:
+        log.topic("t")
+    assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize("mode", ["r", "w", "shared"])
+@pytest.mark.parametrize("how", ["more in the description", "a directory is lost"])
+def test_a_partition_without_its_directory_is_damage(log_path: Path, how: str, mode: str) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t", partitions=2).append_many([b"a", b"b"])
+    if how == "a directory is lost":
+        shutil.rmtree(log_path / "t-1")
+    else:
+        with_partitions(log_path, 3)
+    asked = {"shared": True} if mode == "shared" else {"mode": mode}
+    missing = str(log_path / ("t-1" if how == "a directory is lost" else "t-2"))
+    with pytest.raises(CorruptionError) as caught, commitlog.open(log_path, **asked) as log:  # type: ignore[arg-type]
+        log.topic("t")
+    assert caught.value.path == missing
+    assert not os.path.exists(missing), "nothing was made in its place"
+    with commitlog.open(log_path, config=LogConfig(recovery_mode="salvage")) as log:
+        assert [len(contents(one)) for one in log.topic("t").partitions].count(0) >= 1
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_partitions_that_a_description_leaves_out_are_noticed(log_path: Path, mode: Any) -> None:
+    with commitlog.open(log_path) as log:
+        topic = log.create_topic("t", partitions=2)
+        for partition in topic.partitions:
+            partition.append(b"x")
+    with_partitions(log_path, 1)
+    with pytest.raises(CorruptionError) as caught, commitlog.open(log_path, mode=mode) as log:
+        log.topic("t")
+    assert caught.value.path == str(log_path / "t-1")
+    with commitlog.open(log_path, config=LogConfig(recovery_mode="salvage")) as log:
+        assert len(log.topic("t").partitions) == 1
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__publications"])
+def test_a_lost_description_of_an_internal_topic_is_noticed(log_path: Path, name: str) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t").append(b"x")
+        log.commit_offsets("g", {TopicPartition("t", 0): 1})
+        log.publish("txn", 1, [])
+    path = log_path / "topics" / f"{name}.json"
+    path.unlink()
+    with pytest.raises(CorruptionError) as caught:
+        commitlog.open(log_path)
+    assert caught.value.path == str(path)
+    assert not path.exists()
+    with pytest.raises(CorruptionError), commitlog.open(log_path, mode="r") as log:
+        assert log.published("txn") == 1, "the other one is there"
+        log.describe_group("g")
+    with commitlog.open(log_path, config=LogConfig(recovery_mode="salvage")) as log:
+        assert log.describe_group("g").partitions[0].committed == 1
+        assert log.published("txn") == 1
+    with commitlog.open(log_path) as log:
+        assert log.describe_group("g").partitions[0].committed == 1

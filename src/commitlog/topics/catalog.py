@@ -36,6 +36,7 @@ from commitlog.segments.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUF
 FORMAT = 1
 # topics of our own; several processes write them, however the log is open
 INTERNAL = ("__consumer_offsets", "__publications")
+MOST_PARTITIONS = 9999  # of a topic
 _ABOUT, _TOPICS, _CLEAN, _NEW = "commitlog.json", "topics", "clean-shutdown", "new" + TEMPORARY_SUFFIX
 _NEW_INTERNAL = "internal" + TEMPORARY_SUFFIX
 _JSON, _GONE = ".json", ".gone"  # a topic, and one that is being deleted: of one length, as names may be long
@@ -161,15 +162,40 @@ class Catalog:
         path = self._path(_TOPICS, name + suffix)
         try:
             stored = json.loads(read_small(path))
-            entry = TopicEntry(
-                name, int(stored["partitions"]), dict(stored["config"]), stored.get("topic_id")
-            )
+            entry = TopicEntry(name, stored["partitions"], dict(stored["config"]), stored.get("topic_id"))
         except FileNotFoundError:
+            if self._is_lost(name) and not os.path.exists(path):  # or somebody has just made it
+                reason = f"it is missing, but there are records in {name}-0"
+                raise CorruptionError(path, 0, reason) from None
             return None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise CorruptionError(path, 0, "not what commitlog wrote there") from None
+        if type(entry.partitions) is not int or not 1 <= entry.partitions <= MOST_PARTITIONS:
+            raise CorruptionError(path, 0, f"no topic has {entry.partitions!r} partitions")
         _checked_id(entry.topic_id, path)
         return entry
+
+    def _is_lost(self, name: str) -> bool:
+        """Say whether an internal topic, which nobody deletes, has records but no description."""
+        return name in INTERNAL and self.holds_records(f"{name}-0")
+
+    def holds_records(self, partition: str) -> bool:
+        """Say whether there are records in the directory of a partition, whatever topics there are."""
+        try:
+            with os.scandir(self._path(partition)) as found:
+                return any(one.name.endswith(LOG_SUFFIX) and _has_records(one.path) for one in found)
+        except FileNotFoundError:
+            return False
+
+    def check_internal(self, *, salvage: bool) -> None:
+        """Raise CorruptionError if the description of an internal topic is lost; `salvage` writes another.
+
+        The settings that it had are lost, but for the one that all of them have.
+        """
+        for name in INTERNAL:
+            if salvage and not os.path.exists(self._path(_TOPICS, name + _JSON)) and self._is_lost(name):
+                self.store(TopicEntry(name, 1, {"cleanup_policy": "compact"}, new_id()))
+            self.entry(name)
 
     def store(self, entry: TopicEntry) -> None:
         """Make a topic durable."""
@@ -192,10 +218,13 @@ class Catalog:
                 if not os.path.isdir(path):
                     made.append(path)
                     os.mkdir(path)
-                with os.scandir(path) as found:
-                    if any(one.name.endswith(LOG_SUFFIX) and _has_records(one.path) for one in found):
-                        raise TopicExistsError(f"{entry.name} (records without a topic in {path})")
                 files.sync_directory(path)
+            for number in range(first, entry.partitions + 1):
+                partition = f"{entry.name}-{number}"
+                if self.holds_records(partition):
+                    raise TopicExistsError(
+                        f"{entry.name} (records without a topic in {self._path(partition)})"
+                    )
             files.sync_directory(self._directory)
             yield
         except BaseException:

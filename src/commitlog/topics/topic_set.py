@@ -14,6 +14,7 @@ from commitlog import files
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import (
     ConfigError,
+    CorruptionError,
     InvalidTopicError,
     ReadOnlyError,
     TooManyOpenFilesError,
@@ -31,6 +32,7 @@ from commitlog.segments.handles import HandleCache
 from commitlog.steps import Steps
 from commitlog.topics.catalog import (
     INTERNAL,
+    MOST_PARTITIONS,
     Catalog,
     TopicEntry,
     check_no_links,
@@ -41,7 +43,6 @@ from commitlog.topics.topic import Topic
 
 Mode = Literal["r", "w", "shared"]
 _logger = logging.getLogger("commitlog.log")
-_MOST = 9999  # partitions of a topic
 _DESCRIPTORS, _SPARE_DESCRIPTORS = 4, 32  # of a partition that is open for writing; for everything else
 
 
@@ -88,6 +89,7 @@ class TopicSet:
             self._clean = self._catalog.take_clean_marker()
             # crash: no marker -> the next open checks the log from its recovery points on
             self._catalog.finish_deletions()
+            self._catalog.check_internal(salvage=self._config.recovery_mode == "salvage")
             for entry in self._catalog.entries():
                 if entry.topic_id is None:  # made before there were ids
                     entry = replace(entry, topic_id=new_id())  # noqa: PLW2901
@@ -249,6 +251,7 @@ class TopicSet:
 
     def _open_topic(self, entry: TopicEntry, mode: Mode) -> Topic:
         config = TopicConfig().altered(entry.config)
+        self._check_not_more(entry)
         partitions = self._open_partitions(entry, config, mode)
         return Topic(entry.name, config, partitions, self, entry.topic_id)
 
@@ -272,6 +275,8 @@ class TopicSet:
         path = os.path.join(self._path, name)
         if os.path.islink(path):  # since the log was opened, by another process
             check_no_links(self._path)
+        if not os.path.isdir(path):
+            self._make_again(entry, path, mode)
         check_no_links(path)
         if mode == "r":
             return ReadOnlyPartition.open(
@@ -288,6 +293,25 @@ class TopicSet:
             )
         partition.wake_flusher_with(self._wake)
         return partition
+
+    def _check_not_more(self, entry: TopicEntry) -> None:
+        """Raise CorruptionError if a topic's description leaves out a partition that holds records."""
+        beyond = f"{entry.name}-{entry.partitions}"
+        if self._catalog.holds_records(beyond) and self._catalog.entry(entry.name) == entry:
+            reason = f"topic {entry.name} has {entry.partitions} partitions, but there are records in another"
+            if self._config.recovery_mode != "salvage":
+                raise CorruptionError(os.path.join(self._path, beyond), 0, reason)
+            _logger.error("%s is left out: %s", beyond, reason)
+
+    def _make_again(self, entry: TopicEntry, path: str, mode: Mode) -> None:
+        """Raise CorruptionError for a partition without its directory; salvage goes on with an empty one."""
+        if self._catalog.entry(entry.name) is None:  # deleted meanwhile
+            raise UnknownTopicError(entry.name)
+        if mode == "r" or self._config.recovery_mode != "salvage":
+            reason = f"the directory is missing, but topic {entry.name} has {entry.partitions} partitions"
+            raise CorruptionError(path, 0, reason)
+        _logger.error("%s is missing: the partition starts over, empty", path)
+        files.make_directories(path)
 
     def _has_writer(self) -> bool:
         """Say, for a reader, whether a writer keeps the state pages true."""
@@ -335,9 +359,9 @@ def _tell_of_recovery(path: str, reports: Sequence[RecoveryReport]) -> None:
 
 
 def _check_count(partitions: object, least: int) -> None:
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or not least <= partitions <= _MOST:
+    if type(partitions) is not int or not least <= partitions <= MOST_PARTITIONS:
         grow = ": they only grow" if least > 1 else ""
-        raise ConfigError("partitions", partitions, f"must be in [{least}, {_MOST}]{grow}")
+        raise ConfigError("partitions", partitions, f"must be in [{least}, {MOST_PARTITIONS}]{grow}")
 
 
 def _check_descriptors(name: str, partitions: int) -> None:
