@@ -462,3 +462,15 @@ def test_a_member_in_another_process_is_seen_beside_the_writer(log: CommitLog) -
     wait_until(lambda: log.describe_group("g").state == "Empty")
     log.reset_offsets("g", "earliest")
     assert committed(log)["t0"] == 0
+
+
+def test_heartbeats_that_somebody_made_longer_are_read_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    with commitlog.open(path) as log:
+        log.create_topic("t").append(b"x")
+        with log.consumer("t", group_id="h") as consumer:
+            consumer.poll(0.1)
+    with open(path / "groups" / "h.beats", "ab") as file:
+        file.write(b"\0")
+    with commitlog.open(path) as log:
+        assert log.describe_group("h").state == "Empty"

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers import encoded, flip, gappy, write_segment
+from helpers import encoded, flip, gappy, stored, write_segment
 
 from commitlog import CommitLog, CorruptionError, Segment
+from commitlog.replication.clients.fetched import FetchedSegment
 from commitlog.segments.segment import HandleCache, companions, segment_path
 
 
@@ -204,3 +205,11 @@ def test_the_files_of_a_segment_have_kafkas_names(tmp_path: Path) -> None:
 
 def test_the_repr_of_a_segment_names_its_file(path: str) -> None:
     assert path in repr(Segment.open(path))
+
+
+def test_batches_of_another_node_that_begin_after_the_offset_asked_for_are_damage() -> None:
+    data = stored(encoded([b"x"] * 3), 20)
+    for offset in (20, 22):
+        assert next(FetchedSegment("t-0", data, offset).batches(offset)).base_offset == 20
+    with pytest.raises(CorruptionError, match="offset 20 stands where 5 should"):
+        FetchedSegment("t-0", data, 5)

@@ -198,10 +198,10 @@ class Segment:
         position = self.start_for(offset)
         window = self._window(position)
         buffer, shift, limit = window
-        before = None
+        before, highest = None, max(offset, self.base_offset)
         while position < limit:
             base_offset, next_offset, size = peek(buffer, position - shift, self.path, shift)
-            if base_offset > max(offset, self.base_offset):  # behind a header that rotted, or a hole
+            if base_offset > highest:  # behind a header that rotted, or a hole
                 self._raise_for_gap(window, before, position, offset)
             if next_offset > offset:
                 return position, window
