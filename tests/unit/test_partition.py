@@ -955,3 +955,23 @@ def test_a_log_removed_under_its_writer_takes_no_more_appends(
     assert notices == "close" or log.health().failed_partitions[0][0] == "t-0"
     with contextlib.suppress(commitlog.CommitLogError, OSError):
         log.close()
+
+
+@pytest.mark.parametrize("needs", ["a segment", "a longer index"])
+def test_a_directory_renamed_under_its_writer_ends_its_partitions(log_path: Path, needs: str) -> None:
+    with commitlog.open(log_path) as log:
+        config = {**QUIET, "index_interval_bytes": 0, "segment_index_bytes": 1 << 20}
+        partition = log.create_topic("t", config=config).partition(0)
+        partition.append(b"there", sync=True)
+        (log_path / "t-0").rename(log_path / "elsewhere")
+        with pytest.raises(PartitionFailedError):
+            if needs == "a segment":
+                partition.roll()
+            for _ in range(1_000):
+                partition.append(b"x")
+        assert log.health().failed_partitions[0][0] == "t-0"
+        (log_path / "elsewhere").rename(log_path / "t-0")
+    with commitlog.open(log_path) as log:
+        records = contents(log.topic("t").partition(0))
+        assert records[0].value == b"there"
+        assert [record.offset for record in records] == list(range(len(records)))

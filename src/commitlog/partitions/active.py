@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import NoReturn
 
 from commitlog import files
 from commitlog.batches.encode import Rules
@@ -186,6 +187,11 @@ class ActivePartition(WaitablePartition):
             self._fail(cause)
             raise PartitionFailedError(self.name, cause)
 
+    def _fail_without_directory(self, error: FileNotFoundError) -> NoReturn:
+        """Take no more appends once a file cannot be made: the directory was removed, or has another name."""
+        self._fail(str(error))
+        raise PartitionFailedError(self.name, str(error)) from error
+
     def _sync_files(self, end: int, active: files.Descriptor, sealed: list[Segment], names: int) -> None:
         began = time.perf_counter()
         with self._ended_by_failure():
@@ -321,6 +327,9 @@ class ActivePartition(WaitablePartition):
             try:
                 old.prepare_to_seal()
                 new = SegmentWriter.create(self.path, self._next_offset, self.config, self._cache)
+            except FileNotFoundError as error:
+                self._end_change()
+                self._fail_without_directory(error)
             except OSError as error:
                 self._end_change()
                 if files.is_full(error):

@@ -200,6 +200,8 @@ class PartitionWriter(ActivePartition):
                 writer.roll_back(position)
             except OSError as second:
                 self._fail(f"{error}; and the partial append could not be cut off: {second}")
+        if isinstance(error, FileNotFoundError):  # no index can grow in a directory that is not there
+            self._fail_without_directory(error)
         if isinstance(error, OSError) and files.is_full(error) and not isinstance(error, DiskFullError):
             raise DiskFullError(writer.segment.path, error.strerror) from error
         raise error

@@ -350,9 +350,12 @@ class Segment:
 
     def checked_headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Iterate over positions and headers from `position` on, of batches that are all read and checked."""
+        kept = position
         for place, header in self.headers(position):
             self.check_at(place)
             yield place, header
+            if place - kept > _RESIDENT_BYTES:
+                kept = _let_go(self._window(place).buffer, kept, place)
 
     def sound_headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Iterate likewise, but leave out a batch whose checksum does not match."""

@@ -143,8 +143,6 @@ def _salvage_swap(swap: str, final: str) -> None:
     if os.path.exists(final):
         files.replace(swap, free_name(final + SWAP_SUFFIX + DAMAGED_SUFFIX))
     else:
-        for index in companions(final):
-            files.remove(index)
         files.replace(swap, final)
     files.sync_directory(os.path.dirname(final))
 
