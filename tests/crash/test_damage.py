@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import encoded, stored
+from helpers import copy_as_if_killed, encoded, stored
 from soak import SOAK, count
 
 import commitlog
@@ -642,6 +642,34 @@ def test_timestamps_are_found_around_what_a_repair_filled(tmp_path: Path, clean:
         for timestamp in range(995, 1020):
             late = next((one.offset for one in records if one.timestamp >= timestamp), None)
             assert partition.offset_for_timestamp(timestamp) == late
+
+
+@pytest.mark.parametrize("retired", [0, 1])
+def test_salvage_gets_past_a_damaged_swap_file(tmp_path: Path, retired: int) -> None:
+    path = tmp_path / "log"
+    with commitlog.open(path) as log:
+        config = {**QUIET, "cleanup_policy": "compact", "file_delete_delay_ms": 0}
+        partition = log.create_topic("t", config=config).partition(0)
+        for offset in range(20):
+            partition.append(value_of(offset), key=b"%d" % offset)
+            if offset in (9, 19):
+                partition.roll()
+        before = copy_as_if_killed(log, tmp_path / "before")
+        partition.compact()
+        assert [one.base_offset for one in partition.segments] == [0, 20]
+        swap = before / "t-0" / f"{0:020d}.log.swap"
+        shutil.copy(partition.segments[0].path, swap)
+    flipped(100, 3)(swap)
+    for segment in segment_files(before)[:retired]:
+        segment.unlink()
+    with pytest.raises(CorruptionError):
+        commitlog.open(before)
+    with commitlog.open(before, config=mode("salvage")) as log:
+        partition = open_partition(log)
+        assert [one.offset for one in partition.records()] == list(range(10 * retired, 20))
+        assert partition.verify().ok
+        assert partition.append(b"next", key=b"20") == 20
+    assert list((before / "t-0").glob("*.damaged"))
 
 
 # --- what opening a damaged log leaves behind
