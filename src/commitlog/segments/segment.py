@@ -48,6 +48,10 @@ def companions(path: str) -> tuple[str, str]:
 class _Indexes(NamedTuple):
     offsets: OffsetIndex
     times: TimeIndex
+    damage: CorruptionError | None = None  # where they end, if they were rebuilt
+
+    def seals_hold(self, size_bytes: int) -> bool:
+        return self.offsets.seal_holds(size_bytes) and self.times.seal_holds(size_bytes)
 
 
 class Window(NamedTuple):
@@ -78,7 +82,6 @@ class Segment:
         self._map: mmap.mmap | None = None
         self._indexes: _Indexes | None = None
         self._max_timestamp: int | None = None
-        self._unindexed: CorruptionError | None = None  # what ended a rebuild of the indexes
         self._checked: tuple[int, Checked] | None = None  # a size, and what latest_checked() found
         self._read_to = (-1, 0)  # an offset up to which somebody has read, and its position
 
@@ -101,7 +104,7 @@ class Segment:
 
     def release(self) -> None:
         """Let go of maps, and of what was learned by reading; the next read starts anew."""
-        self._map = self._indexes = self._unindexed = None
+        self._map = self._indexes = None
         self._read_to = (-1, 0)
 
     def _window(self, position: int) -> Window:
@@ -143,7 +146,7 @@ class Segment:
                 found = _Indexes(OffsetIndex.open(offset_path), TimeIndex.open(time_path))
             except FileNotFoundError:
                 found = self._rebuilt_indexes()
-            if not self.active and not all(index.seal_holds(self.size_bytes) for index in found):
+            if not self.active and not found.seals_hold(self.size_bytes):
                 found = self._rebuilt_indexes()
             self._indexes = found
             if self.cache is not None:
@@ -156,19 +159,19 @@ class Segment:
         They end where damage begins, so that whoever looks for something behind it meets it.
         """
         offset_path, time_path = companions(self.path)
-        indexes = _Indexes(OffsetIndex.in_memory(offset_path), TimeIndex.in_memory(time_path))
-        builder = IndexBuilder(*indexes, _DEFAULT_INTERVAL_BYTES)
-        end, self._unindexed = self.base_offset, None
+        offsets, times = OffsetIndex.in_memory(offset_path), TimeIndex.in_memory(time_path)
+        builder = IndexBuilder(offsets, times, _DEFAULT_INTERVAL_BYTES)
+        end, damage = self.base_offset, None
         try:
             for position, header in self.checked_headers():
                 if header.base_offset - self.base_offset >> 32:
                     raise CorruptionError(self.path, position, f"offset {header.base_offset} is too far away")
                 builder.add(header.base_offset, position, header.max_timestamp)
                 end = header.next_offset
-        except CorruptionError as damage:
-            self._unindexed = damage
+        except CorruptionError as problem:
+            damage = problem
         builder.finish(self.size_bytes, end)
-        return indexes
+        return _Indexes(offsets, times, damage)
 
     # --- finding a batch
 
@@ -292,9 +295,10 @@ class Segment:
         if self.size_bytes == 0:
             return -1
         # sealed, so it has the latest, unless that is the first batch's
-        last = self._open_indexes().times.last()
-        if self._unindexed is not None:
-            raise CorruptionError(*self._unindexed.args)
+        indexes = self._open_indexes()
+        if indexes.damage is not None:
+            raise CorruptionError(*indexes.damage.args)
+        last = indexes.times.last()
         header = self.check_at(0 if last is None else last.position)
         if last is not None and (header.base_offset, header.max_timestamp) != (last.offset, last.timestamp):
             raise CorruptionError(self.path, last.position, "the time index does not match the batch")
