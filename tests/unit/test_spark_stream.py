@@ -240,6 +240,21 @@ def test_a_topic_that_was_deleted_or_cut_back_is_lost(topic: Topic, log: CommitL
     assert plain(lenient.latestOffset(at(100, 50))) == {}
 
 
+def test_a_topic_that_a_cluster_does_not_show_keeps_its_offsets_and_its_id(
+    topic: Topic, log: CommitLog, log_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "is_remote", lambda path: True)
+    log.create_topic("u").append(b"v")
+    strict = reader(log_path, subscribe="t,u")
+    before = strict.latestOffset({**at(50, 50), "u": {"0": 0}})
+    log.delete_topic("t")
+    with pytest.raises(DataLossError, match="t-0: it was deleted"):
+        strict.latestOffset(before)
+    lenient = reader(log_path, subscribe="t,u", failOnDataLoss="false")
+    assert lenient.latestOffset(before) == before
+    assert planned(lenient, before, before) == [[]]
+
+
 def test_a_reader_travels_to_workers(topic: Topic, log_path: Path) -> None:
     stream = reader(log_path, startingOffsets="earliest")
     task = pickle.loads(pickle.dumps(stream.partitions(at(0, 0), at(100, 100))[0]))

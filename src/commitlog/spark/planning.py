@@ -181,6 +181,11 @@ def dump(offsets: Mapping[TopicPartition, int], about: Identity | None = None) -
     return found
 
 
+def ids_of(stored: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the topic ids that dump() made into JSON."""
+    return {topic: by_number.get(TOPIC_ID) for topic, by_number in stored.items() if topic != LOG_ID}
+
+
 def load(stored: Mapping[str, Any]) -> Offsets:
     """Return the offsets that dump() made into JSON."""
     return {

@@ -13,6 +13,7 @@ from commitlog.errors import UnknownPartitionError, UnknownTopicError
 from commitlog.record import TopicPartition
 from commitlog.spark.admission import Admission
 from commitlog.spark.columns import fields_of
+from commitlog.spark.opening import is_remote
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.parsing import LATEST
 from commitlog.spark.planning import (
@@ -23,6 +24,7 @@ from commitlog.spark.planning import (
     find,
     grouped,
     identity,
+    ids_of,
     load,
     lost,
     starts,
@@ -63,6 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._pinned = True
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._noted: Offsets = {}
+        self._topic_ids: dict[str, str | None] = {}
 
     # --- where to start, and how far to go
 
@@ -78,7 +81,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._dumped(self._initial)
 
     def _dumped(self, offsets: Offsets) -> Stored:
-        return dump(offsets, identity(open_log(self._options.path), offsets))
+        about = identity(open_log(self._options.path), offsets)
+        self._topic_ids |= about.topic_ids  # of those that cannot be seen now, it is what it was
+        return dump(offsets, about._replace(topic_ids=self._topic_ids))
 
     @property
     def _may_start_at_the_end(self) -> bool:
@@ -105,6 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self.initialOffset()  # up to Spark 4.1 a new query asks how far to go before it asks from where
         before = self._position
         if start is not None:
+            self._topic_ids = {**ids_of(start), **self._topic_ids}
             before = still_there(open_log(self._options.path), self._options, start)
             self._note_progress(before)  # Spark is done with the batch that ended there
         if not self._pinned:
@@ -113,13 +119,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 return self._dumped(before)
         bounds = self._bounds()
         end = self._available(before, {name: high for name, (_, high) in bounds.items()})
+        unseen = self._unseen(before, bounds)
         if limit is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once knows no caps
-            return self._dumped(end)
+            return self._dumped(end | unseen)
         # what was trimmed counts for no cap
         first = {name: max(before.get(name, 0), bounds[name][0]) for name in end}
         if self._target is None and self._admission.must_wait(first, end):
             return self._dumped(before)
-        return self._dumped(self._capped(first, end))
+        return self._dumped(self._capped(first, end) | unseen)
+
+    def _unseen(self, before: Offsets, seen: Mapping[TopicPartition, object]) -> Offsets:
+        """Return the offsets of partitions that a cluster does not show now; it may again.
+
+        Without them, all of such a partition would be read again then.
+        """
+        if not is_remote(self._options.path):
+            return {}
+        return {name: offset for name, offset in before.items() if name not in seen}
 
     def _capped(self, first: Offsets, end: Offsets) -> Offsets:
         log = open_log(self._options.path)
