@@ -333,6 +333,48 @@ class StaleNodeError(CommitLogError):
     template = "node {0} has registered again since; this one has to end"
 
 
+class NotJoinedError(CommitLogError):
+    """The node is not in its cluster now, so it cannot say what there is: ask another node, or later.
+
+    ``NotJoinedError(node_id, reason)``
+    """
+
+    template = "node {0} is not in its cluster: {1}"
+
+
+class WrongClusterError(CommitLogError):
+    """The other side belongs to another cluster: ``WrongClusterError(cluster_id, other_id)``."""
+
+    template = "this side belongs to cluster {0}, the other to cluster {1}"
+
+
+class StaleControllerError(CommitLogError):
+    """The controller does not know a state that one of its nodes has taken in: it is an older copy.
+
+    ``StaleControllerError(known_version, version)``
+    """
+
+    template = (
+        "the controller's state, version {1}, does not follow version {0}, which a node has taken in: "
+        "it was restored from an older copy"
+    )
+
+
+class TopicReplacedError(CommitLogError, LookupError):
+    """The topic was deleted and created again since it was opened, or the node has not heard of it yet.
+
+    ``TopicReplacedError(topic, wanted_id, present_id)``
+    """
+
+    template = "topic {0!r} with the id {1} is not here; the one of that name has the id {2}"
+
+
+class ClusterTooLargeError(CommitLogError, ValueError):
+    """The state of the cluster would be too large to be sent: ``ClusterTooLargeError(name, size, limit)``."""
+
+    template = "{0}: the state of the cluster would have up to {1} bytes, the limit is {2}"
+
+
 # --- the disk and what is on it ------------------------------------------------------------------
 
 

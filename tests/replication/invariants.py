@@ -17,7 +17,9 @@ def check_partition(state: ClusterState, one: PartitionState) -> None:
     assert one.isr == tuple(node_id for node_id in one.replicas if node_id in one.isr)
     assert one.isr
     alive = [member for member in one.isr if member in state.nodes]
-    if alive:
+    if one.awaits is not None:
+        assert one.leader is None
+    elif alive:
         assert alive == list(one.isr)
         assert one.leader in one.isr
         stay = [member for member in alive if not state.nodes[member].leaving]
@@ -36,10 +38,13 @@ def check_step(before: ClusterState, after: ClusterState, let_in: frozenset[int]
     for node_id, node in after.nodes.items():
         known = before.nodes.get(node_id)
         assert known is None or known.incarnation <= node.incarnation
+    for name, topic in before.topics.items():
+        if name not in after.topics:
+            assert topic.topic_id in after.deleted
     for name, topic in after.topics.items():
         earlier = before.topics.get(name)
         if earlier is None or earlier.topic_id != topic.topic_id:
-            assert topic.topic_id > before.version
+            assert earlier is None or earlier.topic_id in after.deleted
             continue
         unclean = topic.config.get("unclean_leader_election_enable", False)
         for old, new in zip(earlier.partitions, topic.partitions, strict=False):

@@ -6,7 +6,7 @@ from typing import Any
 
 from commitlog.errors import CommitLogError
 from commitlog.record import TopicPartition
-from commitlog.replication.cluster import PartitionState, TopicState
+from commitlog.replication.cluster import ClusterState, PartitionState, TopicState
 from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controllers.simulated import SimulatedController
 from commitlog.replication.replicas.core import NodeCore
@@ -15,6 +15,36 @@ from commitlog.replication.transports.local import Faults, LocalNetwork
 from .memory_log import Disk, MemoryLog
 
 ORDERS = TopicPartition("orders", 0)
+
+
+class LittleStore:
+    """The disk of a node."""
+
+    def __init__(self, cluster: LittleCluster, node_id: int) -> None:
+        self.cluster, self.node_id = cluster, node_id
+
+    @property
+    def disk_id(self) -> str:
+        return f"disk {self.cluster.replaced_disks.get(self.node_id, 0)} of {self.node_id}"
+
+    def kept(self) -> ClusterState | None:
+        return self.cluster.kept.get(self.node_id)
+
+    def keep(self, state: ClusterState) -> None:
+        self.cluster.kept[self.node_id] = state
+
+    def open(self, name: TopicPartition, topic: TopicState) -> MemoryLog:
+        cluster, node_id = self.cluster, self.node_id
+        if node_id not in cluster.logs:
+            cluster.logs[node_id] = MemoryLog(cluster.disks.setdefault(node_id, Disk()))
+        return cluster.logs[node_id]
+
+    def tidy(self, state: ClusterState) -> None:
+        topic = state.topics.get("orders")
+        moved = topic is not None and self.node_id not in topic.partitions[0].replicas
+        if moved or state.deleted:
+            self.cluster.logs.pop(self.node_id, None)
+            self.cluster.disks.pop(self.node_id, None)
 
 
 class LittleCluster:
@@ -32,6 +62,8 @@ class LittleCluster:
         self.config = ReplicationConfig(**{"request_timeout_ms": 1000, **settings})
         self.cores: dict[int, NodeCore] = {}
         self.disks: dict[int, Disk] = {}
+        self.kept: dict[int, ClusterState] = {}
+        self.replaced_disks: dict[int, int] = {}
         self.logs: dict[int, MemoryLog] = {}
         self.numbers = 0
         for node_id in range(1, nodes + 1):
@@ -45,25 +77,22 @@ class LittleCluster:
         assert state is not None
         return state
 
+    @property
+    def topic_id(self) -> str:
+        return self.controller.state().topics["orders"].topic_id
+
     def start(self, node_id: int, *, clean: bool = False) -> None:
         transport = self.network.transport(str(node_id))
-        core = NodeCore(
-            node_id,
-            transport,
-            self.controller,
-            self.config,
-            lambda name, topic: self._open(node_id, topic),
-            lambda name: self._remove(node_id),
-        )
+        self.logs.pop(node_id, None)
+        core = NodeCore(node_id, transport, self.controller, self.config, LittleStore(self, node_id))
         self.cores[node_id] = core
         core.start(clean=clean)
 
-    def _open(self, node_id: int, topic: TopicState) -> MemoryLog:
-        self.logs[node_id] = MemoryLog(self.disks.setdefault(node_id, Disk()))
-        return self.logs[node_id]
-
-    def _remove(self, node_id: int) -> None:
-        del self.logs[node_id], self.disks[node_id]
+    def lose_disk(self, node_id: int) -> None:
+        """Let a node that is down come back with another disk, an empty one."""
+        self.replaced_disks[node_id] = self.replaced_disks.get(node_id, 0) + 1
+        for on_disk in (self.disks, self.kept, self.logs):
+            on_disk.pop(node_id, None)
 
     def append(self, node_id: int, records: int = 1) -> tuple[int, int]:
         """Append a batch at a node, whoever leads."""

@@ -32,7 +32,7 @@ class Cluster:
     def _topic(self, name: str) -> TopicState:
         topic = self.log.topic(name)
         one = PartitionState(tuple(self.nodes), tuple(self.nodes), self.leader, self.epoch, 1)
-        return TopicState(1, topic.config.overrides(), (one,) * len(topic.partitions))
+        return TopicState(topic.topic_id or "", topic.config.overrides(), (one,) * len(topic.partitions))
 
 
 class LoneNode:
@@ -67,14 +67,17 @@ class LoneNode:
     def state(self) -> ClusterState:
         return self.cluster.state()
 
-    def partition(self, name: TopicPartition, *, any_replica: bool) -> Partition:
+    def leads(self, name: TopicPartition) -> bool:
+        return self.cluster.leader == self.number
+
+    def partition(self, name: TopicPartition, topic_id: str, *, any_replica: bool) -> Partition:
         found: Partition = self.cluster.log.topic(name.topic).partition(name.partition)
         if self.cluster.leader != self.number and not any_replica:
             raise NotLeaderError(found.name, self.cluster.leader)
         return found
 
     def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
-        self.partition(name, any_replica=False)
+        self.partition(name, "", any_replica=False)
         return self.cluster.epoch
 
     def appended(self, name: TopicPartition) -> None:

@@ -70,10 +70,10 @@ def lets_an_unclean_node_stay_in_sync(patch: pytest.MonkeyPatch) -> None:
     """A node that crashed and came back is taken for one that has everything."""
     joined = rules.joined
 
-    def mistaken(state: ClusterState, node_id: int, address: str, *, clean: bool) -> ClusterState:
+    def mistaken(state: ClusterState, node_id: int, address: str, **about: Any) -> ClusterState:
         node = state.nodes.get(node_id)
         if node is None:
-            return joined(state, node_id, address, clean=True)
+            return joined(state, node_id, address, **{**about, "clean": True})
         nodes = {**state.nodes, node_id: replace(node, incarnation=state.version + 1)}
         return replace(state, nodes=nodes, version=state.version + 1)
 
@@ -107,12 +107,18 @@ def forgets_a_proposal_that_nobody_decided(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Progress, "proposed", lambda self, isr: None)
 
 
+def listens_to_any_controller(patch: pytest.MonkeyPatch) -> None:
+    """A state of an empty controller, of another cluster's or of an older copy is taken for the right one."""
+    patch.setattr(ClusterState, "refusal", lambda self, known: None)
+
+
 # Each with a number of schedules that is more than enough; the last is seldom found, and left to long runs.
 BUGS: tuple[tuple[Plant, int], ...] = (
     (truncates_to_the_high_watermark, 400),
     (counts_a_lagging_follower_out, 400),
     (accepts_a_proposal_of_an_old_epoch, 1500),
     (lets_an_unclean_node_stay_in_sync, 400),
+    (listens_to_any_controller, 400),
     (believes_an_earlier_life, 2500),
     (forgets_a_proposal_that_nobody_decided, 2500),
 )

@@ -64,7 +64,8 @@ class Listener:
         one = self.orders()
         assert one is not None
         lives = {node_id: node.incarnation for node_id, node in self.state.nodes.items()}
-        return IsrChange(ORDERS, self.node_id, one.leader_epoch, one.version, isr, lives)
+        topic_id = self.state.topics["orders"].topic_id
+        return IsrChange(ORDERS, topic_id, self.node_id, one.leader_epoch, one.version, isr, lives)
 
     def propose(self, change: IsrChange) -> None:
         self.controller.propose_isr(change, lambda counts: self.decisions.append((counts, self.state)))

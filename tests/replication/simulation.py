@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from random import Random
 
-from commitlog.errors import CommitLogError, PartitionFailedError
+from commitlog.errors import (
+    CommitLogError,
+    PartitionFailedError,
+    StaleControllerError,
+    WrongClusterError,
+)
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
 from commitlog.replication.config import ReplicationConfig
@@ -48,6 +54,8 @@ class SimulatedNode:
         self.simulation = simulation
         self.node_id, self.name = node_id, str(node_id)
         self.disks: dict[TopicPartition, Disk] = {}
+        self.disk_id = f"disk of {node_id}"
+        self.state: ClusterState | None = None
         self.logs: dict[TopicPartition, WatchedLog] = {}
         self.lives = 0
         self.clean = True
@@ -56,25 +64,60 @@ class SimulatedNode:
 
     def start(self) -> None:
         simulation, random = self.simulation, self.simulation.random
+        if simulation.right is not None and self.state is None:
+            return  # it belongs to no cluster yet, and would join the wrong one
         skew_ms, drift = random.randint(0, 10_000), random.choice((1.0, 1.0, 0.7, 1.4))
         transport = simulation.network.transport(self.name, skew_ms=skew_ms, drift=drift)
         self.lives += 1
         self.logs = {}
-        self.core = NodeCore(
-            self.node_id, transport, simulation.controller, CONFIG, self._open_log, self._remove_log
-        )
-        self.core.start(clean=self.clean)
+        self.core = NodeCore(self.node_id, transport, simulation.controller, CONFIG, self)
+        try:
+            self.core.start(clean=self.clean)
+        except (WrongClusterError, StaleControllerError):
+            self.core.close()
+            self.core = None
+            simulation.network.crash(self.name)
+            return
         self.clean = False
 
-    def _open_log(self, name: TopicPartition, topic: TopicState) -> WatchedLog:
+    # --- Store
+
+    def kept(self) -> ClusterState | None:
+        return self.state
+
+    def keep(self, state: ClusterState) -> None:
+        self.state = state
+
+    def open(self, name: TopicPartition, topic: TopicState) -> WatchedLog:
+        if name in self.logs:
+            return self.logs[name]  # its settings have changed
         disk = self.disks.setdefault(name, Disk())
         log = WatchedLog(disk, self.simulation.judges[name], (self.node_id, self.lives))
         log.role_epoch = lambda: self.core.replica(name)._role.epoch
         self.logs[name] = log
         return log
 
-    def _remove_log(self, name: TopicPartition) -> None:
-        del self.logs[name], self.disks[name]
+    def tidy(self, state: ClusterState) -> None:
+        for name in list(self.disks):
+            topic = state.topics.get(name.topic)
+            moved = topic is not None and self.node_id not in topic.partitions[name.partition].replicas
+            if not moved:
+                continue
+            refusal = self.simulation.state.refusal(state.known)
+            if refusal is not None:
+                raise ViolationError(
+                    f"{self.node_id} removes {name.partition} for a wrong controller: {refusal}"
+                )
+            self.logs.pop(name, None)
+            del self.disks[name]
+
+    # --- what happens to it
+
+    def lose_disk(self) -> None:
+        """Crash, and have an empty disk when it comes back."""
+        self.crash()
+        self.disks, self.state, self.clean = {}, None, False
+        self.disk_id = f"{self.disk_id}'"
 
     def crash(self) -> None:
         self.simulation.network.crash(self.name)
@@ -97,21 +140,25 @@ class SimulatedNode:
     def stop(self, hand_over: bool) -> None:
         """Stop cleanly: everything is on disk, and is all there at the next start."""
         controller = self.simulation.controller
-        if hand_over:
+        if hand_over and self.simulation.right is None:
             controller.leave(self.node_id, 100)
         if self.core is None:
             return  # it crashed meanwhile
         if self.has_failed:
             self.crash()  # what is not on disk by now never will be
-            controller.gone(self.node_id)
+            self._say_goodbye()
             return
         self.core.close()
         self.simulation.network.crash(self.name)
         for log in self.logs.values():
             log.sync()
             log.checkpoint()
-        controller.gone(self.node_id)
+        self._say_goodbye()
         self.core, self.clean = None, True
+
+    def _say_goodbye(self) -> None:
+        if self.simulation.right is None:
+            self.simulation.controller.gone(self.node_id)
 
 
 class Simulation:
@@ -123,6 +170,8 @@ class Simulation:
         self.network = LocalNetwork(seed, CALM)
         rejoins_clean = self.random.random() < 0.5
         self.controller = SimulatedController(self.network, SESSION_TIMEOUT_MS, rejoins_clean=rejoins_clean)
+        self.right: ClusterState | None = None  # while a wrong controller is there
+        self.older: list[ClusterState] = []  # states of which there may be a copy
         self.trace: list[str] = []
         self.numbers = count()
         self.acknowledged = 0
@@ -140,12 +189,17 @@ class Simulation:
 
     @property
     def state(self) -> ClusterState:
-        return self.controller.state()
+        """The state of the right controller, also while a wrong one is in its place."""
+        return self.controller.state() if self.right is None else self.right
 
     def running(self) -> list[SimulatedNode]:
         return [node for node in self.nodes.values() if node.core is not None]
 
     def _state_changed(self, before: ClusterState, after: ClusterState) -> None:
+        if self.right is not None:
+            return  # what a wrong controller decides is to have no effect
+        if self.random.random() < 0.3:
+            self.older = [*self.older[-3:], before]
         running = [node.node_id for node in self.running()]
         for name, judge in self.judges.items():
             one = after.partition(name)
@@ -322,6 +376,8 @@ class Simulation:
         target = self.random.sample(
             list(self.nodes), self.random.randint(self.min_insync_replicas, len(self.nodes))
         )
+        if self.right is not None:
+            return
         try:
             self.controller.reassign(name, target)
         except CommitLogError:
@@ -329,18 +385,64 @@ class Simulation:
         self._note(f"{name.partition} is to move to {target}")
 
     def prefer(self) -> None:
-        self._note("preferred leaders")
-        self.controller.elect_preferred()
+        if self.right is None:
+            self._note("preferred leaders")
+            self.controller.elect_preferred()
 
     def throttle(self) -> None:
         for node in self.running():
             node.core.throttle(self.random.choice((-1, 500, 5000)))
+
+    def lose_a_disk(self) -> None:
+        """Let a node that is down, or crashes now, have an empty disk when it comes back."""
+        if self.right is not None:
+            return  # it would join whatever is there
+        running = [node for node in self.running() if self._may_crash(node)]
+        if running:
+            node = self.random.choice(running)
+            self._note(f"{node.name} loses its disk")
+            node.lose_disk()
+
+    def mistake_the_controller(self) -> None:
+        """Let an empty controller, one of another cluster, or an older copy take the right one's place."""
+        if self.right is not None or not self._somebody_knows():
+            return
+        self.right = self.controller.state()
+        others = ClusterState(cluster_id="another", version=self.right.version + 100)
+        wrong = self.random.choice([others, replace(others, topics=self.right.topics), *self.older])
+        self._note(f"a wrong controller, with version {wrong.version} and topics {sorted(wrong.topics)}")
+        self.controller.restart(wrong)
+
+    def _somebody_knows(self) -> bool:
+        """Say whether a node that is heard knows the newest state: nobody else can tell an older copy.
+
+        And all nodes must know some state, or they would join whatever is there.
+        """
+        controller, newest = self.controller, self.controller.state().known
+        sessions = controller._sessions.values()
+        if any(session.known is None for session in sessions):
+            return False
+        if any(node.core._known is None for node in self.running()):
+            return False
+        return any(
+            session.known == newest
+            and controller._hears(session)
+            and self.network.reaches(session.address, CONTROLLER)
+            for session in sessions
+        )
+
+    def restore_the_controller(self) -> None:
+        if self.right is not None:
+            right, self.right = self.right, None
+            self._note("the right controller is back")
+            self.controller.restart(right)
 
     # --- the end ------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """Let all be well again, and see that all replicas become the same."""
         self._note("all is well again")
+        self.restore_the_controller()
         self.network.faults = CALM
         self.spite = 0.0
         self.mend()
@@ -350,12 +452,21 @@ class Simulation:
             if node.core is None:
                 node.start()
             node.core.throttle(-1)
+        self._give_up_lost_disks()
         self._wait(self._settled, "the replicas do not come in sync")
         for name in self.names:
             self._wait(partial(self._one_more, name, self.acknowledged), "no append is acknowledged")
         self._wait(self._settled, "the replicas do not become the same")
         for name in self.names:
             self._compare(name)
+
+    def _give_up_lost_disks(self) -> None:
+        """Let another replica lead where the only one in sync has lost its disk, as an operator would."""
+        self.network.run_for(1000)
+        if any(self.state.partition(name).awaits is not None for name in self.names):
+            self._note("nobody waits for a lost disk any more")
+            self.unclean = True
+            self.controller.alter_topic("t", {"unclean_leader_election_enable": True})
 
     def _one_more(self, name: TopicPartition, before: int) -> bool:
         """Append a record until one is acknowledged: a replica that lagged before may leave the ISR yet."""
@@ -431,6 +542,9 @@ ACTIONS = (
     (Simulation.crash_a_leader, 3),
     (Simulation.crash_and_restart, 3),
     (Simulation.fail_a_disk, 2),
+    (Simulation.lose_a_disk, 1),
+    (Simulation.mistake_the_controller, 1),
+    (Simulation.restore_the_controller, 4),
     (Simulation.restart, 8),
     (Simulation.stop, 2),
     (Simulation.pause, 3),

@@ -47,7 +47,7 @@ def ask(transport: TcpTransport, address: str, message: Message, timeout_ms: int
 
 
 def question(offset: int = 0) -> Read:
-    return Read(NAME, offset, max_bytes=100, max_wait_ms=0)
+    return Read(NAME, "id", offset, max_bytes=100, max_wait_ms=0)
 
 
 class InFile:

@@ -11,6 +11,7 @@ import pytest
 
 from commitlog.errors import CommitLogError, NotLeaderError
 from commitlog.record import TopicPartition
+from commitlog.replication.cluster import ClusterState, TopicState
 from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controllers.static import StaticController
 from commitlog.replication.messages import Describe, Message, Refused
@@ -31,14 +32,23 @@ class SocketNode:
     def __init__(self, node_id: int, controller: StaticController) -> None:
         self.transport = TcpTransport()
         self.logs: dict[TopicPartition, MemoryLog] = {}
-        self.core = NodeCore(
-            node_id, self.transport, controller, CONFIG, lambda name, topic: self._open(name)
-        )
+        self.core = NodeCore(node_id, self.transport, controller, CONFIG, self)
         self.address = self.core.start(clean=True)
 
-    def _open(self, name: TopicPartition) -> MemoryLog:
+    disk_id = ""
+
+    def kept(self) -> ClusterState | None:
+        return None
+
+    def keep(self, state: ClusterState) -> None:
+        pass
+
+    def open(self, name: TopicPartition, topic: TopicState) -> MemoryLog:
         self.logs[name] = MemoryLog()
         return self.logs[name]
+
+    def tidy(self, state: ClusterState) -> None:
+        pass
 
     def append(self, name: TopicPartition, number: int) -> int:
         """Append with acks="all"; only one thread appends to a partition."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.errors import AuthenticationError, CommitLogError, ConnectionFailedError, ProtocolError
-from commitlog.replication.transports import handshake
+from commitlog.replication.transports import handshake, wire
 from commitlog.replication.transports.rights import Role
 from commitlog.replication.transports.streams import PlainStream
 
@@ -123,17 +123,17 @@ def test_a_server_that_lets_everybody_in_but_knows_no_secret_is_found_out(
     ends: tuple[Recorded, Recorded],
 ) -> None:
     server, client = ends
-    server.send(handshake._HELLO.pack(b"CLRP", 1, handshake.SECRET, SERVER_NONCE))
-    server.send(handshake._VERDICT.pack(b"CLRP", 1, 0, bytes(32)))
+    server.send(handshake._HELLO.pack(b"CLRP", wire.VERSION, handshake.SECRET, SERVER_NONCE))
+    server.send(handshake._VERDICT.pack(b"CLRP", wire.VERSION, 0, bytes(32)))
     with pytest.raises(AuthenticationError, match="the server does not know"):
         handshake.greet_server(client, b"right", CLIENT_NONCE, "server")
 
 
 def test_a_proof_handed_back_by_the_server_is_not_taken_for_its_own(ends: tuple[Recorded, Recorded]) -> None:
     server, client = ends
-    server.send(handshake._HELLO.pack(b"CLRP", 1, handshake.SECRET, SERVER_NONCE))
+    server.send(handshake._HELLO.pack(b"CLRP", wire.VERSION, handshake.SECRET, SERVER_NONCE))
     mirrored = handshake.proof(b"right", b"client", SERVER_NONCE, CLIENT_NONCE)
-    server.send(handshake._VERDICT.pack(b"CLRP", 1, 0, mirrored))
+    server.send(handshake._VERDICT.pack(b"CLRP", wire.VERSION, 0, mirrored))
     with pytest.raises(AuthenticationError):
         handshake.greet_server(client, b"right", CLIENT_NONCE, "server")
 

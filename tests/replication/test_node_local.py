@@ -179,6 +179,7 @@ def test_a_node_that_stops_hands_over_without_a_session_that_has_to_end(cluster:
 
 def test_a_node_that_comes_back_with_an_empty_disk_does_not_lead(cluster: Cluster) -> None:
     cluster.append(cluster.nodes[1], b"kept")
+    cluster.network.run_for(SESSION_MS)  # all are heard of at the same moment
     for node_id in (1, 2, 3):
         cluster.network.crash(str(node_id))
         cluster.nodes.pop(node_id).log.close()

@@ -420,7 +420,7 @@ def test_a_read_that_fails_while_it_waits_does_not_keep_others_from_waiting(
     both: tuple[Partition, RemotePartition], node: LoneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partition, far = both
-    asked = Read(TopicPartition("t", 0), 0, 1000, 30_000)
+    asked = Read(TopicPartition("t", 0), "id", 0, 1000, 30_000)
     answers: list[Message] = []
 
     def fails(*_: object) -> None:
@@ -628,8 +628,8 @@ def test_an_append_whose_answer_is_lost_is_there_once_though_a_zombie_is_asked_m
         nodes = {0: zombie.address, 1: leader.address}
         for number, node in enumerate((zombie, leader)):
             node.cluster.log.create_topic("t")
-            topic = DescribedTopic("t", {}, (number,), (number,), ((0, 1),), ((0, 1),))
-            answering(node, Described(nodes, (topic,)))
+            topic = DescribedTopic("t", "id", {}, (number,), (number,), ((0, 1),), ((0, 1),))
+            answering(node, Described("", 0, nodes, (topic,)))
         zombie.cluster.acknowledgement = ReplicationTimeoutError("t-0", 100)  # nobody fetches from it
         far = connect(f"{leader.address},{zombie.address}", timeout_ms=20_000).topic("t").partition(0)
         far.append(b"first", acks="all")

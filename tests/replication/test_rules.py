@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commitlog.errors import (
+    ClusterTooLargeError,
     CommitLogError,
     ConfigError,
     FencedEpochError,
@@ -15,13 +16,17 @@ from commitlog.errors import (
     IsrRefusedError,
     NotLeaderError,
     TopicExistsError,
+    TopicReplacedError,
     UnknownEpochError,
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.ids import new_id
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange, PartitionState
+from commitlog.replication.cluster import ClusterState, IsrChange, PartitionState, TopicState
+from commitlog.replication.controllers.control import ClusterNow
+from commitlog.replication.transports import wire
 from replication.invariants import check_state
 
 ORDERS = TopicPartition("orders", 0)
@@ -36,7 +41,7 @@ def cluster(nodes: int) -> ClusterState:
 
 
 def with_orders(nodes: int = 3, replicas: int = 3, **config: object) -> ClusterState:
-    return rules.topic_created(cluster(nodes), "orders", 1, replicas, config)
+    return rules.topic_created(cluster(nodes), "orders", 1, replicas, config, new_id())
 
 
 def orders(state: ClusterState) -> PartitionState:
@@ -50,7 +55,8 @@ def proposal(state: ClusterState, *isr: int) -> IsrChange:
     one = orders(state)
     assert one.leader is not None
     incarnations = {node_id: node.incarnation for node_id, node in state.nodes.items()}
-    return IsrChange(ORDERS, one.leader, one.leader_epoch, one.version, isr, incarnations)
+    topic_id = state.topics["orders"].topic_id
+    return IsrChange(ORDERS, topic_id, one.leader, one.leader_epoch, one.version, isr, incarnations)
 
 
 def with_isr(state: ClusterState, *isr: int) -> ClusterState:
@@ -263,8 +269,9 @@ def test_a_leader_does_not_resign_to_one_that_is_not_in_sync() -> None:
 
 
 def test_who_has_joined_again_since_it_was_heard_is_not_let_in() -> None:
-    heard = proposal(with_isr(with_orders(), 1), 1, 2)
-    state = rules.joined(with_isr(with_orders(), 1), 2, "host:2", clean=False)
+    before = with_isr(with_orders(), 1)
+    heard = proposal(before, 1, 2)
+    state = rules.joined(before, 2, "host:2", clean=False)
     with pytest.raises(IsrRefusedError, match="node 2 has joined again since"):
         rules.isr_changed(state, heard)
 
@@ -272,9 +279,9 @@ def test_who_has_joined_again_since_it_was_heard_is_not_let_in() -> None:
 def test_the_leader_of_a_topic_that_was_created_again_has_no_say() -> None:
     earlier = with_orders()
     heard = proposal(earlier, 1)
-    state = rules.topic_created(rules.topic_deleted(earlier, "orders"), "orders", 1, 3, {})
+    state = rules.topic_created(rules.topic_deleted(earlier, "orders"), "orders", 1, 3, {}, new_id())
     assert orders(state).leader_epoch == heard.leader_epoch
-    with pytest.raises(IsrRefusedError):
+    with pytest.raises(TopicReplacedError):
         rules.isr_changed(state, replace(heard, leader=orders(state).leader or 0))
 
 
@@ -283,7 +290,7 @@ def test_the_leader_of_a_topic_that_was_created_again_has_no_say() -> None:
 
 @pytest.mark.parametrize(("nodes", "partitions", "replicas"), [(3, 6, 2), (4, 24, 3), (5, 20, 4), (1, 3, 1)])
 def test_replicas_and_leaders_are_spread_evenly(nodes: int, partitions: int, replicas: int) -> None:
-    state = rules.topic_created(cluster(nodes), "orders", partitions, replicas, {})
+    state = rules.topic_created(cluster(nodes), "orders", partitions, replicas, {}, new_id())
     check_state(state)
     found = state.topics["orders"].partitions
     leaders = Counter(one.leader for one in found)
@@ -293,7 +300,7 @@ def test_replicas_and_leaders_are_spread_evenly(nodes: int, partitions: int, rep
 
 
 def test_those_who_take_over_from_a_node_are_not_all_the_same_one() -> None:
-    state = rules.topic_created(cluster(4), "orders", 12, 3, {})
+    state = rules.topic_created(cluster(4), "orders", 12, 3, {}, new_id())
     first_of_one = {one.replicas[1] for one in state.topics["orders"].partitions if one.leader == 1}
     assert first_of_one == {2, 3, 4}
 
@@ -301,34 +308,34 @@ def test_those_who_take_over_from_a_node_are_not_all_the_same_one() -> None:
 def test_topics_of_one_partition_are_spread_too() -> None:
     state = cluster(3)
     for name in ("a", "b", "c"):
-        state = rules.topic_created(state, name, 1, 1, {})
+        state = rules.topic_created(state, name, 1, 1, {}, new_id())
     assert {topic.partitions[0].leader for topic in state.topics.values()} == {1, 2, 3}
 
 
 def test_a_node_that_leaves_gets_nothing_new() -> None:
-    state = rules.topic_created(rules.leaving(cluster(3), 2), "orders", 4, 2, {})
+    state = rules.topic_created(rules.leaving(cluster(3), 2), "orders", 4, 2, {}, new_id())
     assert all(one.replicas in ((1, 3), (3, 1)) for one in state.topics["orders"].partitions)
 
 
 def test_a_topic_that_cannot_be_is_refused() -> None:
     state = with_orders()
     with pytest.raises(TopicExistsError):
-        rules.topic_created(state, "orders", 1, 1, {})
+        rules.topic_created(state, "orders", 1, 1, {}, new_id())
     with pytest.raises(InvalidTopicError):
-        rules.topic_created(state, "no/slash", 1, 1, {})
+        rules.topic_created(state, "no/slash", 1, 1, {}, new_id())
     with pytest.raises(InvalidReplicasError, match="4 replicas on 3 nodes"):
-        rules.topic_created(state, "other", 1, 4, {})
+        rules.topic_created(state, "other", 1, 4, {}, new_id())
     with pytest.raises(InvalidReplicasError):
-        rules.topic_created(state, "other", 1, 0, {})
+        rules.topic_created(state, "other", 1, 0, {}, new_id())
     with pytest.raises(InvalidReplicasError):
-        rules.topic_created(state, "other", 0, 1, {})
+        rules.topic_created(state, "other", 0, 1, {}, new_id())
     with pytest.raises(ConfigError):
-        rules.topic_created(state, "other", 1, 1, {"retention_ms": "soon"})
+        rules.topic_created(state, "other", 1, 1, {"retention_ms": "soon"}, new_id())
 
 
 def test_settings_are_kept_under_our_names_and_only_where_they_differ() -> None:
     given = {"min.insync.replicas": "2", "unclean.leader.election.enable": "true", "retention_ms": 604800000}
-    state = rules.topic_created(cluster(1), "orders", 1, 1, given)
+    state = rules.topic_created(cluster(1), "orders", 1, 1, given, new_id())
     assert state.topics["orders"].config == {"min_insync_replicas": 2, **UNCLEAN}
 
 
@@ -336,8 +343,9 @@ def test_a_topic_is_deleted_and_may_be_created_again_as_another() -> None:
     state = with_orders()
     without = rules.topic_deleted(state, "orders")
     assert without.topics == {}
-    again = rules.topic_created(without, "orders", 1, 3, {})
-    assert again.topics["orders"].topic_id > state.topics["orders"].topic_id
+    again = rules.topic_created(without, "orders", 1, 3, {}, new_id())
+    assert without.deleted[state.topics["orders"].topic_id].name == "orders"
+    assert again.topics["orders"].topic_id != state.topics["orders"].topic_id
     with pytest.raises(UnknownTopicError):
         rules.topic_deleted(without, "orders")
 
@@ -408,5 +416,74 @@ def test_what_concerns_nobody_changes_nothing() -> None:
     assert rules.gone(state, 9) is state
     assert rules.leaving(state, 9) is state
     assert rules.gone(state, 3).topics["orders"] is not state.topics["orders"]
-    other = rules.topic_created(state, "other", 1, 1, {})
+    other = rules.topic_created(state, "other", 1, 1, {}, new_id())
     assert rules.gone(other, 3).topics["other"] is other.topics["other"]
+
+
+# --- ids, disks and deletions
+
+
+def on_disks(*node_ids: int) -> ClusterState:
+    state = ClusterState()
+    for node_id in node_ids:
+        state = rules.joined(state, node_id, "host", clean=True, disk_id=f"disk {node_id}")
+    return state
+
+
+def test_nobody_leads_while_the_only_one_in_sync_comes_back_with_another_disk() -> None:
+    state = with_isr(rules.topic_created(on_disks(1, 2), "orders", 1, 2, {}, new_id()), 1)
+    lost = rules.joined(rules.gone(state, 1), 1, "host", clean=False, disk_id="new")
+    assert (orders(lost).leader, orders(lost).isr, orders(lost).awaits) == (None, (1,), "disk 1")
+    twice = rules.joined(rules.gone(lost, 1), 1, "host", clean=True, disk_id="newer")
+    assert orders(twice).awaits == "disk 1"
+    back = rules.joined(rules.gone(twice, 1), 1, "host", clean=False, disk_id="disk 1")
+    assert (orders(back).leader, orders(back).awaits) == (1, None)
+    decided = rules.topic_altered(twice, "orders", {"unclean_leader_election_enable": True})
+    assert (orders(decided).leader, orders(decided).isr, orders(decided).awaits) == (2, (2,), None)
+    assert orders(decided).leader_epoch > orders(state).leader_epoch
+
+
+def test_one_of_several_in_sync_that_comes_back_with_another_disk_leaves_the_isr() -> None:
+    state = rules.topic_created(on_disks(1, 2, 3), "orders", 1, 3, {}, new_id())
+    after = orders(rules.joined(state, 1, "host", clean=True, disk_id="new"))
+    assert (after.leader, after.isr, after.awaits) == (2, (2, 3), None)
+
+
+def test_a_deletion_is_remembered_until_every_member_has_heard_of_it() -> None:
+    state = rules.topic_deleted(rules.gone(with_orders(), 3), "orders")
+    for node_id in (1, 2):
+        state = rules.joined(state, node_id, "host", clean=True, known=state.known)
+        assert len(state.deleted) == 1
+    away = with_orders().known
+    heard = rules.joined(state, 3, "host", clean=True, known=away)
+    assert len(heard.deleted) == 1, "node 3 has not heard of it yet"
+    assert rules.joined(heard, 3, "host", clean=True, known=heard.known).deleted == {}
+
+
+def test_deletions_that_wait_for_a_member_for_ever_do_not_fill_the_state() -> None:
+    state = cluster(1)
+    for number in range(4000):
+        name = f"{'t' * 200}{number}"
+        state = replace(state, topics={name: TopicState(new_id(), {}, ())})
+        state = rules.topic_deleted(state, name)
+    assert 500 < len(state.deleted) < 2000
+    assert next(reversed(state.deleted.values())).name.endswith("t3999")
+
+
+def test_a_topic_with_which_the_state_could_not_be_sent_any_more_is_refused() -> None:
+    state = cluster(3)
+    with pytest.raises(ClusterTooLargeError):
+        for number in range(20):
+            state = rules.topic_created(state, f"topic-{number}", 9999, 3, {}, new_id())
+    count = sum(len(topic.partitions) for topic in state.topics.values())
+    assert count > 47_000
+    with pytest.raises(ClusterTooLargeError):
+        rules.partitions_added(rules.topic_created(state, "one-more", 1, 3, {}, new_id()), "one-more", 9999)
+    grown = {
+        name: replace(
+            topic,
+            partitions=tuple(replace(one, leader_epoch=10**6, version=10**10) for one in topic.partitions),
+        )
+        for name, topic in state.topics.items()
+    }
+    assert wire.encode(ClusterNow(replace(state, topics=grown)), wire.ANSWER, 1, 100 << 20).size < 4 << 20

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from commitlog.errors import CommitLogError
+from commitlog.ids import new_id
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, IsrChange
@@ -68,7 +69,7 @@ class Rules(RuleBasedStateMachine):
     @rule(name=NAMES, partitions=st.integers(1, 3), replicas=st.integers(1, 4), unclean=st.booleans())
     def topic_is_created(self, name: str, partitions: int, replicas: int, unclean: bool) -> None:
         config = {"unclean_leader_election_enable": unclean}
-        self.step(lambda state: rules.topic_created(state, name, partitions, replicas, config))
+        self.step(lambda state: rules.topic_created(state, name, partitions, replicas, config, new_id()))
 
     @rule(name=NAMES)
     def topic_is_deleted(self, name: str) -> None:
@@ -89,7 +90,8 @@ class Rules(RuleBasedStateMachine):
             return
         members = tuple({one.leader, *isr})
         incarnations = {node.node_id: node.incarnation for node in self.state.nodes.values()}
-        change = IsrChange(name, one.leader, one.leader_epoch, one.version, members, incarnations)
+        topic_id = self.state.topics[name.topic].topic_id
+        change = IsrChange(name, topic_id, one.leader, one.leader_epoch, one.version, members, incarnations)
         if at_once:
             self.step(lambda state: rules.isr_changed(state, change), *members)
         else:

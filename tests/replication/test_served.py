@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import wait_until
 
-from commitlog.errors import CommitLogError, NoControllerError, StaleNodeError
+from commitlog.errors import (
+    CommitLogError,
+    NoControllerError,
+    StaleControllerError,
+    StaleNodeError,
+    WrongClusterError,
+)
 from commitlog.replication.controllers.control import (
     ClusterNow,
     Gone,
@@ -210,21 +219,119 @@ def test_a_caller_hears_when_no_controller_answers() -> None:
     transport.close()
 
 
-def test_a_node_that_gave_up_joining_does_not_join_later() -> None:
+def test_a_node_joins_when_its_controller_comes(tmp_path: Path) -> None:
     port = free_port()
     transports = TcpTransport(), TcpTransport(port=port)
     waiting = RemoteController(transports[0], f"127.0.0.1:{port}", request_timeout_ms=100, retry_ms=10)
+    node = Listener(1, waiting)
     with pytest.raises(NoControllerError):
-        waiting.join(1, "host:1", clean=True, changed=lambda state: None)
-    asked: list[Message] = []
-    transports[1].serve(lambda message, reply: asked.append(message))
-    called: list[int] = []
-    transports[0].call_every(10, lambda: called.append(1))
-    wait_until(lambda: len(called) > 20)
-    assert len(asked) <= 1  # the one that was under way
+        node.join()
+    assert isinstance(waiting.problem(), NoControllerError)
+    static = StaticController()
+    server = ControllerServer(static, transports[1])
+    server.serve()
+    wait_until(lambda: 1 in node.state.nodes)
+    wait_until(lambda: waiting.problem() is None)
     waiting.close()
+    server.close()
     for transport in transports:
         transport.close()
+    static.close()
+
+
+# --- a controller that is not the one a node knows
+
+
+class OnDisk:
+    """A controller of a directory, at an address that stays."""
+
+    def __init__(self, directory: Path, port: int, **settings: Any) -> None:
+        self.static = StaticController.open(str(directory), keep_nodes=True, **settings)
+        self.transport = TcpTransport(port=port)
+        self.server = ControllerServer(self.static, self.transport, session_timeout_ms=60_000)
+        self.server.serve()
+
+    def close(self) -> None:
+        self.server.close()
+        self.transport.close()
+        self.static.close()
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Iterator[tuple[Listener, RemoteController, int, OnDisk]]:
+    """A node that knows a state of the controller in "one"."""
+    port = free_port()
+    served = OnDisk(tmp_path / "one", port)
+    transport = TcpTransport()
+    remote = RemoteController(transport, f"127.0.0.1:{port}", retry_ms=10)
+    node = Listener(1, remote)
+    node.join()
+    shutil.copytree(tmp_path / "one", tmp_path / "older")
+    served.static.create_topic("orders", 1, 1, {})
+    wait_until(lambda: node.orders() is not None)
+    yield node, remote, port, served
+    remote.close()
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("directory", "error"), [("empty", WrongClusterError), ("older", StaleControllerError)]
+)
+def test_a_node_does_not_listen_to_a_controller_that_forgot_and_does_once_the_right_one_is_back(
+    joined: tuple[Listener, RemoteController, int, OnDisk], tmp_path: Path, directory: str, error: type
+) -> None:
+    node, remote, port, served = joined
+    served.close()
+    heard = len(node.heard)
+    wrong = OnDisk(tmp_path / directory, port)
+    wait_until(lambda: isinstance(remote.problem(), error))
+    for _ in range(8):  # its versions pass those that the node knows
+        with contextlib.suppress(StaleControllerError):
+            wrong.static.register(9, "host:9", clean=True)
+    with pytest.raises(error):
+        remote.delete_topic("a")
+    assert len(node.heard) == heard
+    wrong.close()
+    right = OnDisk(tmp_path / "one", port)
+    wait_until(lambda: remote.problem() is None)
+    right.static.create_topic("later", 1, 1, {})
+    wait_until(lambda: {"later", "orders"} <= set(node.state.topics))
+    right.close()
+
+
+def test_a_controller_that_meets_a_node_which_knows_more_decides_nothing_until_it_is_told_to(
+    joined: tuple[Listener, RemoteController, int, OnDisk], tmp_path: Path
+) -> None:
+    _, remote, port, served = joined
+    served.close()
+    older = OnDisk(tmp_path / "older", port)
+    wait_until(lambda: isinstance(remote.problem(), StaleControllerError))
+    with pytest.raises(StaleControllerError):
+        older.static.register(3, "host:3", clean=True)
+    older.close()
+    again = StaticController.open(str(tmp_path / "older"))
+    with pytest.raises(StaleControllerError):
+        again.create_topic("orders", 1, 1, {})
+    assert isinstance(again.problem(), StaleControllerError)
+    again.close()
+    accepted = StaticController.open(str(tmp_path / "older"), accept_older=True)
+    accepted.register(3, "host:3", clean=True)
+    accepted.close()
+
+
+def test_a_copy_of_an_old_controller_is_known_even_if_its_versions_have_come_as_far(tmp_path: Path) -> None:
+    first = StaticController.open(str(tmp_path / "one"))
+    shutil.copytree(tmp_path / "one", tmp_path / "older")
+    first.register(1, "host:1", clean=True)
+    known = first.state().known
+    first.close()
+    for _ in range(5):
+        StaticController.open(str(tmp_path / "older")).close()
+    older = StaticController.open(str(tmp_path / "older"))
+    assert older.state().version > known.version
+    with pytest.raises(StaleControllerError):
+        older.register(1, "host:1", clean=True, known=known)
+    older.close()
 
 
 def test_who_is_no_node_may_look_and_change_topics(rig: ServedRig) -> None:

@@ -94,8 +94,8 @@ def test_two_controllers_cannot_have_one_directory(tmp_path: Path) -> None:
     ("contents", "error"),
     [
         (b"", CorruptionError),
-        (b'{"format":1,"state":{}}', CorruptionError),
-        (b'{"format":2}', UnsupportedFormatError),
+        (b'{"format":2,"state":{}}', CorruptionError),
+        (b'{"format":3}', UnsupportedFormatError),
     ],
 )
 def test_a_file_that_is_not_ours_is_refused(tmp_path: Path, contents: bytes, error: type[Exception]) -> None:

@@ -150,7 +150,7 @@ def test_large_requests_arrive_whole(make_transport: MakeTransport) -> None:
 
     address = make_transport().serve(serve)
     block = os.urandom(5_000_000)
-    assert ask(make_transport(), address, Append(NAME, 1, 0, Bytes(block))) == Appended(0, 1)
+    assert ask(make_transport(), address, Append(NAME, "id", 1, 0, Bytes(block))) == Appended(0, 1)
     assert got == [block]
 
 
@@ -242,7 +242,7 @@ def test_an_answer_above_the_frame_limit_is_refused_and_the_connection_lives(
 def test_a_request_above_the_frame_limit_is_not_sent(make_transport: MakeTransport) -> None:
     client = make_transport(max_frame_bytes=10_000)
     with pytest.raises(FrameTooLargeError):
-        client.request("127.0.0.1:1", Append(NAME, 1, 0, Bytes(bytes(20_000))), Answers(), 1000)
+        client.request("127.0.0.1:1", Append(NAME, "id", 1, 0, Bytes(bytes(20_000))), Answers(), 1000)
     assert client.counts.outgoing == 0
 
 
@@ -743,7 +743,7 @@ def test_a_server_that_does_not_read_costs_the_client_its_requests_only(
         client = make_transport(stall_timeout_ms=FEW_MS)
         answers = Answers()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        client.request(address, Append(NAME, 1, 0, Bytes(bytes(20 << 20))), answers, 30_000)
+        client.request(address, Append(NAME, "id", 1, 0, Bytes(bytes(20 << 20))), answers, 30_000)
         sock, _ = listener.accept()
         with sock:
             sock.sendall(handshake._HELLO.pack(b"CLRP", 1, 0, bytes(32)))

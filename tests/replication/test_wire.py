@@ -46,29 +46,36 @@ def several(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 refusals = st.builds(Refused, texts, several(nested))
 epoch_ends = st.builds(messages.EpochEnd, ints, ints)
-fetch_parts = st.builds(messages.FetchPart, names, ints, ints, ints, ints)
+fetch_parts = st.builds(messages.FetchPart, names, texts, ints, ints, ints, ints)
 fetched_parts = st.builds(
     FetchedPart, names, ints, ints, st.none() | refusals, ints, ints, st.none() | epoch_ends, ints, data
 )
 configs = st.dictionaries(texts, scalars, max_size=4)
 topics = st.builds(
     messages.DescribedTopic,
-    texts, configs, several(st.none() | ints), several(ints), several(several(ints)), several(several(ints)),
+    texts, texts, configs, several(st.none() | ints), several(ints), several(several(ints)),
+    several(several(ints)),
 )  # fmt: skip
 nodes = st.builds(cluster.NodeState, ints, texts, ints, st.booleans())
 partitions = st.builds(
     cluster.PartitionState,
     several(ints), several(ints), st.none() | ints, ints, ints, st.none() | several(ints),
+    st.none() | texts,
 )  # fmt: skip
 clusters = st.builds(
     cluster.ClusterState,
     st.dictionaries(ints, nodes, max_size=3),
-    st.dictionaries(texts, st.builds(cluster.TopicState, ints, configs, several(partitions)), max_size=3),
+    st.dictionaries(texts, st.builds(cluster.TopicState, texts, configs, several(partitions)), max_size=3),
     ints,
     ints,
+    texts,
+    several(st.builds(cluster.Reign, texts, ints)),
+    st.dictionaries(ints, st.builds(cluster.Member, texts, ints), max_size=3),
+    st.dictionaries(texts, st.builds(cluster.Deletion, texts, ints), max_size=3),
 )
+known = st.none() | st.builds(cluster.Known, texts, texts, ints)
 isr_changes = st.builds(
-    cluster.IsrChange, names, ints, ints, ints, several(ints), st.dictionaries(ints, ints, max_size=4)
+    cluster.IsrChange, names, texts, ints, ints, ints, several(ints), st.dictionaries(ints, ints, max_size=4)
 )
 EVERY: dict[type, st.SearchStrategy[Any]] = {
     Refused: refusals,
@@ -77,28 +84,28 @@ EVERY: dict[type, st.SearchStrategy[Any]] = {
     Fetched: st.builds(Fetched, several(fetched_parts)),
     Describe: st.builds(Describe, several(texts)),
     messages.Described: st.builds(
-        messages.Described, st.dictionaries(ints, texts, max_size=4), several(topics)
+        messages.Described, texts, ints, st.dictionaries(ints, texts, max_size=4), several(topics)
     ),
-    messages.CreateTopic: st.builds(messages.CreateTopic, texts, counts, counts, configs),
-    messages.DeleteTopic: st.builds(messages.DeleteTopic, texts),
-    Append: st.builds(Append, names, st.sampled_from([1, "all"]), counts, data, st.booleans()),
+    messages.CreateTopic: st.builds(messages.CreateTopic, texts, counts, counts, configs, texts),
+    messages.DeleteTopic: st.builds(messages.DeleteTopic, texts, texts),
+    Append: st.builds(Append, names, texts, st.sampled_from([1, "all"]), counts, data, st.booleans()),
     Appended: st.builds(Appended, ints, ints),
-    messages.Read: st.builds(messages.Read, names, ints, counts, counts, st.booleans()),
+    messages.Read: st.builds(messages.Read, names, texts, ints, counts, counts, st.booleans()),
     ReadBatches: st.builds(ReadBatches, ints, ints, ints, ints, ints, data),
-    messages.FindOffset: st.builds(messages.FindOffset, names, ints),
+    messages.FindOffset: st.builds(messages.FindOffset, names, texts, ints),
     messages.FoundOffset: st.builds(messages.FoundOffset, st.none() | ints),
-    control.Join: st.builds(control.Join, ints, texts, st.booleans(), texts),
+    control.Join: st.builds(control.Join, ints, texts, st.booleans(), texts, texts, known),
     control.Joined: st.builds(control.Joined, ints, counts),
-    control.Heartbeat: st.builds(control.Heartbeat, ints, ints, ints, counts),
+    control.Heartbeat: st.builds(control.Heartbeat, ints, ints, ints, counts, known),
     control.ClusterNow: st.builds(control.ClusterNow, clusters),
-    control.Leave: st.builds(control.Leave, ints, ints),
-    control.Gone: st.builds(control.Gone, ints, ints),
-    control.ProposeIsr: st.builds(control.ProposeIsr, isr_changes),
+    control.Leave: st.builds(control.Leave, ints, ints, texts),
+    control.Gone: st.builds(control.Gone, ints, ints, texts),
+    control.ProposeIsr: st.builds(control.ProposeIsr, isr_changes, texts),
     control.IsrDecided: st.builds(control.IsrDecided, st.booleans(), ints),
-    control.AlterTopic: st.builds(control.AlterTopic, texts, configs),
-    control.AddPartitions: st.builds(control.AddPartitions, texts, counts),
-    control.Reassign: st.builds(control.Reassign, names, several(ints)),
-    control.ElectPreferred: st.just(control.ElectPreferred()),
+    control.AlterTopic: st.builds(control.AlterTopic, texts, configs, texts),
+    control.AddPartitions: st.builds(control.AddPartitions, texts, counts, texts),
+    control.Reassign: st.builds(control.Reassign, names, several(ints), texts),
+    control.ElectPreferred: st.builds(control.ElectPreferred, texts),
 }
 
 
@@ -195,17 +202,39 @@ MALFORMED = {
     "a number of very many digits": (APPENDED, b'{"start":' + b"9" * 5000 + b',"end":2}'),
     "NaN": (14, b'{"offset":NaN}'),
     "a deep nest": (1, b'{"error":"x","fields":' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
-    "other acks": (9, {"name": ["t", 0], "acks": 2, "timeout_ms": 0, "data": 0, "sync": False}),
-    "a flag for acks": (9, {"name": ["t", 0], "acks": True, "timeout_ms": 0, "data": 0, "sync": False}),
+    "other acks": (
+        9,
+        {"name": ["t", 0], "topic_id": "", "acks": 2, "timeout_ms": 0, "data": 0, "sync": False},
+    ),
+    "a flag for acks": (
+        9,
+        {"name": ["t", 0], "topic_id": "", "acks": True, "timeout_ms": 0, "data": 0, "sync": False},
+    ),
     "a negative count": (
         11,
-        {"name": ["t", 0], "offset": 0, "max_bytes": -1, "max_wait_ms": 0, "any_replica": False},
+        {
+            "name": ["t", 0],
+            "topic_id": "",
+            "offset": 0,
+            "max_bytes": -1,
+            "max_wait_ms": 0,
+            "any_replica": False,
+        },
     ),
-    "a partition below 0": (13, {"name": ["t", -1], "timestamp": 0}),
-    "a name of three": (13, {"name": ["t", 0, 0], "timestamp": 0}),
-    "a key that comes twice": (6, {"nodes": [[1, "a"], [1, "b"]], "topics": []}),
-    "more data than there are": (9, {"name": ["t", 0], "acks": 1, "timeout_ms": 0, "data": 8, "sync": False}),
-    "data below zero": (9, {"name": ["t", 0], "acks": 1, "timeout_ms": 0, "data": -8, "sync": False}),
+    "a partition below 0": (13, {"name": ["t", -1], "topic_id": "", "timestamp": 0}),
+    "a name of three": (13, {"name": ["t", 0, 0], "topic_id": "", "timestamp": 0}),
+    "a key that comes twice": (
+        6,
+        {"cluster_id": "", "version": 0, "nodes": [[1, "a"], [1, "b"]], "topics": []},
+    ),
+    "more data than there are": (
+        9,
+        {"name": ["t", 0], "topic_id": "", "acks": 1, "timeout_ms": 0, "data": 8, "sync": False},
+    ),
+    "data below zero": (
+        9,
+        {"name": ["t", 0], "topic_id": "", "acks": 1, "timeout_ms": 0, "data": -8, "sync": False},
+    ),
 }
 
 
@@ -224,7 +253,7 @@ def test_data_that_belong_to_nothing_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"version": 2}, "version 2"),
+        ({"version": 1}, "version 1"),
         ({"role": 2}, "role 2"),
         ({"zero": 1}, "no message"),
         ({"header_size": 1 << 10}, "a header of 1024 bytes"),

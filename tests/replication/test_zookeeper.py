@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +23,14 @@ if (reason := zookeeper_server.missing()) is not None and not zookeeper_server.R
 from kazoo import client as kazoo_client
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 
-from commitlog.errors import InvalidReplicasError, NoControllerError, ProtocolError
+from commitlog.errors import (
+    InvalidReplicasError,
+    NoControllerError,
+    ProtocolError,
+    StaleControllerError,
+    TopicExistsError,
+    WrongClusterError,
+)
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState
 from commitlog.replication.controllers import zk_elected, zk_requests
@@ -83,7 +92,7 @@ def test_the_znodes_are_those_that_the_docs_tell_of(rig: ZooKeeperRig, client: A
         "cluster", "controller", "controller_epoch", "nodes", "requests", "topics",
     ]  # fmt: skip
     raw, stat = client.get(f"{rig.root}/nodes/1")
-    assert json.loads(raw) == {"address": "host:1", "clean": True}
+    assert json.loads(raw) == {"address": "host:1", "clean": True, "disk_id": "", "heard": None}
     assert stat.ephemeralOwner and stat.czxid == first.incarnation
     topic = json.loads(client.get(f"{rig.root}/topics/orders")[0])
     assert topic["partitions"][0][:3] == [[1, 2], [1, 2], 1]
@@ -415,6 +424,74 @@ def test_when_zookeeper_restarts_nodes_and_leaders_stay_who_they_are(zookeeper: 
     assert dict(nodes[0].state.nodes) == lives
     one = nodes[0].orders()
     assert one is not None and (one.leader, one.leader_epoch) == (1, 0)
+    for controller in controllers:
+        controller.close()
+    server.close()
+
+
+def created(node: Listener, name: str, replicas: int) -> None:
+    """Create a topic, though the session of whoever asks or answers may just have ended."""
+
+    def there() -> bool:
+        try:
+            node.controller.create_topic(name, 1, replicas, {})
+        except TopicExistsError:
+            return True
+        except (NoControllerError, InvalidReplicasError):
+            return False
+        return True
+
+    wait_until(there, 60)
+
+
+@pytest.mark.parametrize("how", ["the servers", "the znodes", "an older copy"])
+def test_nodes_do_not_listen_to_a_zookeeper_that_lost_its_data_and_do_when_they_are_back(
+    zookeeper: ZooKeeperServer, how: str, tmp_path: Path
+) -> None:
+    server = ZooKeeperServer()
+    server.start()
+    controllers = [
+        ZooKeeperController(server.hosts, session_timeout_ms=3000, request_timeout_ms=60_000)
+        for _ in range(2)
+    ]
+    nodes = [Listener(number, one) for number, one in enumerate(controllers, 1)]
+    for node in nodes:
+        node.join()
+    if how == "an older copy":
+        server.stop()
+        shutil.copytree(server.data, tmp_path / "older")
+        server.start()
+    wait_until(lambda: set(nodes[0].state.nodes) == {1, 2}, 60)
+    created(nodes[0], "orders", 2)
+    wait_until(lambda: all(node.orders() for node in nodes), 60)
+    wait_until(lambda: all(node.state == nodes[0].state for node in nodes), 60)
+    server.stop()
+    shutil.copytree(server.data, tmp_path / "right")
+    if how == "the znodes":
+        server.start()
+        client = kazoo_client.KazooClient(server.hosts)
+        client.start()
+        client.delete("/commitlog", recursive=True)
+        client.stop()
+        client.close()
+    else:
+        shutil.rmtree(server.data)
+        if how == "an older copy":
+            shutil.copytree(tmp_path / "older", server.data)
+        server.start()
+    error = StaleControllerError if how == "an older copy" else WrongClusterError
+    wait_until(lambda: all(isinstance(node.controller.problem(), error) for node in nodes), 60)
+    assert all(node.orders() is not None for node in nodes)
+    with pytest.raises((NoControllerError, error)):
+        controllers.append(ZooKeeperController(server.hosts, request_timeout_ms=5000))
+        controllers[-1].join(3, "host:3", clean=True, changed=lambda state: None, known=nodes[0].state.known)
+    server.stop()
+    shutil.rmtree(server.data)
+    shutil.copytree(tmp_path / "right", server.data)
+    server.start()
+    wait_until(lambda: all(node.controller.problem() is None for node in nodes), 60)
+    created(nodes[1], "later", 1)
+    wait_until(lambda: all({"later", "orders"} <= set(node.state.topics) for node in nodes), 60)
     for controller in controllers:
         controller.close()
     server.close()

@@ -50,6 +50,11 @@ class ZooKeeperServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def data(self) -> str:
+        """Where it keeps what it knows."""
+        return f"{self._directory}/data"
+
+    @property
     def hosts(self) -> str:
         return f"127.0.0.1:{self.port}"
 

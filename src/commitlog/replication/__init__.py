@@ -10,7 +10,7 @@ from commitlog.replication.controller import Controller
 from commitlog.replication.controllers.remote_controller import RemoteController
 from commitlog.replication.controllers.served import ControllerServer
 from commitlog.replication.controllers.static import StaticController
-from commitlog.replication.node import Node
+from commitlog.replication.node import Node, NodeHealth
 from commitlog.replication.transport import Transport
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
@@ -20,6 +20,7 @@ __all__ = [
     "Controller",
     "ControllerServer",
     "Node",
+    "NodeHealth",
     "NodeState",
     "PartitionState",
     "RemoteController",

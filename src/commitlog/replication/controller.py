@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from commitlog.errors import CommitLogError
 from commitlog.record import TopicPartition
-from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.cluster import ClusterState, IsrChange, Known
 
 Changed = Callable[[ClusterState], None]
 Decided = Callable[[bool], None]
@@ -18,8 +19,21 @@ class Controller(Protocol):
     Every change is durable, as far as this controller keeps anything, before a node hears of it.
     """
 
-    def join(self, node_id: int, address: str, *, clean: bool, changed: Changed) -> int:
+    def join(
+        self,
+        node_id: int,
+        address: str,
+        *,
+        clean: bool,
+        changed: Changed,
+        disk_id: str = "",
+        known: Known | None = None,
+    ) -> int:
         """Make a node known as alive; returns its incarnation.
+
+        NoControllerError if nobody answers in time: then it is tried on and on, and `changed` tells when the
+        node is in. `disk_id` tells the node's disk from any other. `known` is the state that it took in last:
+        WrongClusterError or StaleControllerError if the controller's own does not follow that one.
 
         `changed` is called with every state from then on, the newest always and in order, perhaps not each
         one in between; by one thread at a time, never within join() itself. A node that did not stop `clean`
@@ -45,6 +59,9 @@ class Controller(Protocol):
 
     def state(self) -> ClusterState:
         """Return the newest state that is known here."""
+
+    def problem(self) -> CommitLogError | None:
+        """Return what keeps the node of this process from hearing of new states; None if nothing does."""
 
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]

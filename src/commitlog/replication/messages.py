@@ -84,6 +84,7 @@ class FetchPart:
     """
 
     name: TopicPartition
+    topic_id: str
     leader_epoch: int
     offset: int
     last_epoch: int
@@ -146,6 +147,7 @@ class DescribedTopic:
     """A topic, its settings, and of each partition its leader (None if there is none) and its replicas."""
 
     name: str
+    topic_id: str
     config: dict[str, Any]
     leaders: tuple[int | None, ...]
     leader_epochs: tuple[int, ...]
@@ -155,8 +157,10 @@ class DescribedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The nodes that are alive, by id, with their addresses; and topics."""
+    """The nodes that are alive, by id, with their addresses; and topics: by the state of this version."""
 
+    cluster_id: str
+    version: int
     nodes: dict[int, str]
     topics: tuple[DescribedTopic, ...]
 
@@ -169,6 +173,7 @@ class CreateTopic:
     partitions: int
     replication_factor: int
     config: dict[str, Any]
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +181,7 @@ class DeleteTopic:
     """Delete a topic; answered by Done."""
 
     name: str
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +198,7 @@ class Append:
     """
 
     name: TopicPartition
+    topic_id: str
     acks: int | str
     timeout_ms: int
     data: Data
@@ -212,10 +219,11 @@ class Read:
 
     It waits for some up to max_wait_ms. With max_bytes 0 the answer has no data, only where the partition
     stands, and any offset will do; otherwise there is one batch at least, however large. With any_replica a
-    follower may answer.
+    follower may answer; one that has not come as far as `offset` refuses.
     """
 
     name: TopicPartition
+    topic_id: str
     offset: int
     max_bytes: int
     max_wait_ms: int
@@ -243,6 +251,7 @@ class FindOffset:
     """A client's question for the first offset as late as a timestamp; answered by FoundOffset."""
 
     name: TopicPartition
+    topic_id: str
     timestamp: int
 
 

@@ -4,24 +4,54 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from commitlog.config import TopicConfig
-from commitlog.errors import CommitLogError, NotLeaderError, ReplicationTimeoutError, UnknownTopicError
+from commitlog.errors import (
+    CommitLogError,
+    NotJoinedError,
+    NotLeaderError,
+    ReplicationTimeoutError,
+    TopicReplacedError,
+    UnknownTopicError,
+)
 from commitlog.log import CommitLog
 from commitlog.partitions.partition import Partition
 from commitlog.record import TopicPartition
 from commitlog.replication.clients.answering import ClientService
-from commitlog.replication.cluster import ClusterState, TopicState
+from commitlog.replication.cluster import ClusterState
 from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controller import Controller
-from commitlog.replication.hosting import Hosting
+from commitlog.replication.hosting import STATE_NAME, Hosting
 from commitlog.replication.node_topic import NodePartition, NodeTopic
 from commitlog.replication.replicas.acks import Acknowledged
 from commitlog.replication.replicas.core import NodeCore
 from commitlog.replication.transport import Transport
+from commitlog.topics.topic_set import check_descriptors
 
 _logger = logging.getLogger("commitlog.replication")
+_FIRST_STATE_MS = 1000  # start() waits so long for the state in which the node has joined
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """How a node fares in its cluster."""
+
+    joined: bool
+    """Whether it is in the cluster. If not, it leads and follows nothing, and serves what it has."""
+    problem: str | None
+    """What keeps it from hearing of the cluster: no controller answers, or not the one of its cluster."""
+    cluster_id: str | None
+    """The cluster that it belongs to; None if it has never joined one."""
+    version: int
+    """Of the cluster's state that it took in last."""
+    not_replicated: Mapping[str, str]
+    """Topics that could not be opened or changed here as they should be, and why; they are tried again."""
+    not_following: Mapping[TopicPartition, str]
+    """Replicas whose disk did not take what the leader sent, and why."""
+    unknown_topics: Mapping[str, str]
+    """Replicated topics here that the cluster does not have, though nobody deleted them. They stay."""
 
 
 class Node:
@@ -46,10 +76,8 @@ class Node:
         self._transport = transport
         self._controller = controller
         self._stopped = False
-        self._hosting = Hosting(log, controller.state)
-        self._core = NodeCore(
-            node_id, transport, controller, self.config, self._open_replica, self._hosting.remove
-        )
+        self._hosting = Hosting(log, node_id, self._attend)
+        self._core = NodeCore(node_id, transport, controller, self.config, self._hosting)
         self._clients = ClientService(_Host(self._core, controller, self._hosting))
 
     def __enter__(self) -> Self:
@@ -62,13 +90,23 @@ class Node:
         return f"<Node {self.node_id} at {self.address}>"
 
     def start(self) -> Self:
-        """Serve other nodes and clients, and join the cluster."""
-        self.address = self._core.start(
-            clean=self._hosting.clean, others=self._clients.handle, told=self._clients.look_again
-        )
-        self._transport.call_every(
-            self.config.high_watermark_checkpoint_interval_ms, self._keep_high_watermarks
-        )
+        """Serve other nodes and clients, and join the cluster.
+
+        If no controller answers in time, the node has started all the same: others can read here what it has,
+        and it joins when there is a controller; see health(). WrongClusterError or StaleControllerError if
+        there is one that is not this node's.
+        """
+        self._hosting.empty_set_aside()
+        try:
+            self.address = self._core.start(
+                clean=self._hosting.clean, others=self._clients.handle, told=self._clients.look_again
+            )
+        except BaseException:
+            self._end()
+            raise
+        if self._core.incarnation >= 0:
+            self._transport.wait_for(lambda: self._core.joined, _FIRST_STATE_MS)
+        self._transport.call_every(self.config.high_watermark_checkpoint_interval_ms, self._look_after_files)
         return self
 
     def stop(self, *, hand_over: bool = True, timeout_ms: int = 10_000) -> None:
@@ -81,11 +119,16 @@ class Node:
         if self._stopped:
             return
         self._stopped = True
-        if hand_over:
+        if hand_over and self._core.joined:
             self._tell_controller(lambda: self._controller.leave(self.node_id, timeout_ms))
         self._core.close()
-        self._clients.close()
         self._tell_controller(lambda: self._controller.gone(self.node_id))
+        self._end()
+
+    def _end(self) -> None:
+        self._stopped = True
+        self._core.close()
+        self._clients.close()
         for partition in self._hosting.partitions():
             partition.attend(None, None)
             partition.follow()
@@ -97,19 +140,19 @@ class Node:
         except CommitLogError as error:
             _logger.warning("node %d stops, and its controller does not know: %s", self.node_id, error)
 
-    def _keep_high_watermarks(self) -> None:
+    def _look_after_files(self) -> None:
         if not self._stopped:  # the transport may outlive the log
             self._hosting.keep_high_watermarks()
+            self._hosting.empty_set_aside()
 
-    def _open_replica(self, name: TopicPartition, topic: TopicState) -> Partition:
-        partition = self._hosting.open(name, topic)
+    def _attend(self, name: TopicPartition, partition: Partition) -> None:
+        """Hear of the appends to a replica, and let them wait for the others."""
         limit_ms = self.config.request_timeout_ms
 
         def wait(end_offset: int, leader_epoch: int) -> None:
             self._core.wait_acknowledged(name, end_offset, limit_ms, leader_epoch=leader_epoch)
 
         partition.attend(lambda: self._core.appended(name), wait)
-        return partition
 
     # --- topics
 
@@ -134,6 +177,7 @@ class Node:
     ) -> None:
         """Create a topic on so many nodes, and wait until it is known here and each partition is led."""
         settings = config.overrides() if isinstance(config, TopicConfig) else config or {}
+        check_descriptors(name, partitions)
         self._controller.create_topic(name, partitions, replication_factor, settings)
         self._wait(name, timeout_ms, lambda state: self._is_ready(state, name))
 
@@ -154,6 +198,9 @@ class Node:
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Let a topic grow to so many partitions. Keys hash over the new number from then on."""
+        topic = self._core.state.topics.get(name)
+        if topic is not None:
+            check_descriptors(name, partitions - len(topic.partitions))
         self._controller.add_partitions(name, partitions)
 
     def elect_preferred(self) -> None:
@@ -172,7 +219,25 @@ class Node:
 
     def state(self) -> ClusterState:
         """Return the cluster as far as it is known here."""
-        return self._controller.state()
+        return self._controller.state() if self._core.joined else self._core.state
+
+    def health(self) -> NodeHealth:
+        """Tell how the node fares."""
+        core, state = self._core, self._core.state
+        problem = self._controller.problem() or core.refusal
+        return NodeHealth(
+            joined=core.joined,
+            problem=None if problem is None else str(problem),
+            cluster_id=state.cluster_id or None,
+            version=state.version,
+            not_replicated={
+                str(topic or STATE_NAME): reason for topic, reason in core.complaints.reasons().items()
+            },
+            not_following={
+                replica.name: replica.problem for replica in core.replicas() if replica.problem is not None
+            },
+            unknown_topics=self._hosting.unknown(),
+        )
 
     def leads(self, name: TopicPartition) -> bool:
         """Say whether this node leads a partition, and takes appends to it."""
@@ -194,7 +259,7 @@ class Node:
         return found[-1]
 
     def _wait(self, what: object, timeout_ms: int, holds: Callable[[ClusterState], bool]) -> None:
-        if not self._transport.wait_for(lambda: holds(self._controller.state()), timeout_ms):
+        if not self._transport.wait_for(lambda: holds(self.state()), timeout_ms):
             raise ReplicationTimeoutError(what, timeout_ms)
 
 
@@ -205,15 +270,30 @@ class _Host:
         self._core, self._controller, self._hosting = core, controller, hosting
 
     def state(self) -> ClusterState:
+        self._check_joined()
         return self._controller.state()
 
-    def partition(self, name: TopicPartition, *, any_replica: bool) -> Partition:
-        if self._controller.state().partition(name) is None:
-            raise UnknownTopicError(name.topic)
+    def _check_joined(self) -> None:
+        if not self._core.joined:
+            problem = self._controller.problem() or self._core.refusal or "it waits for its controller"
+            raise NotJoinedError(self._core.node_id, str(problem))
+
+    def partition(self, name: TopicPartition, topic_id: str, *, any_replica: bool) -> Partition:
         replica = self._core.replica(name)
-        if replica is None or not (any_replica or replica.standing().leader_epoch is not None):
+        if replica is None:
+            self._check_joined()
+            if self._core.state.partition(name) is None:
+                raise UnknownTopicError(name.topic)
+            raise NotLeaderError(name, self._core.leader_of(name))
+        if topic_id != replica.topic_id:
+            raise TopicReplacedError(name.topic, topic_id, replica.topic_id)
+        if not any_replica and replica.standing().leader_epoch is None:
             raise NotLeaderError(name, self._core.leader_of(name))
         return self._hosting.partition(name)
+
+    def leads(self, name: TopicPartition) -> bool:
+        replica = self._core.replica(name)
+        return replica is not None and replica.standing().leader_epoch is not None
 
     def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
         return self._core.check_can_append(name, acks)
@@ -226,7 +306,10 @@ class _Host:
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
     ) -> None:
+        self._check_joined()
+        check_descriptors(name, partitions)
         self._controller.create_topic(name, partitions, replication_factor, config)
 
     def delete_topic(self, name: str) -> None:
+        self._check_joined()
         self._controller.delete_topic(name)

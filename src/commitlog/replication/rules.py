@@ -14,42 +14,94 @@ from typing import Any, NamedTuple
 
 from commitlog.config import TopicConfig
 from commitlog.errors import (
+    ClusterTooLargeError,
     FencedEpochError,
     InvalidReplicasError,
     IsrRefusedError,
     NotLeaderError,
     TopicExistsError,
+    TopicReplacedError,
     UnknownEpochError,
     UnknownPartitionError,
     UnknownTopicError,
 )
 from commitlog.record import TopicPartition
-from commitlog.replication.cluster import ClusterState, IsrChange, NodeState, PartitionState, TopicState
+from commitlog.replication.cluster import (
+    ClusterState,
+    Deletion,
+    IsrChange,
+    Known,
+    Member,
+    NodeState,
+    PartitionState,
+    Reign,
+    TopicState,
+)
 from commitlog.topics.catalog import check_topic_name
 
 Nodes = Mapping[int, NodeState]
 MOST_PARTITIONS = 9999  # of a topic, as in topic_set.py
+_RAISED = 1 << 16  # elections that nobody remembers are taken to be fewer
+MOST_REIGNS = 256  # that are remembered; a node that was away for more has to be told to come back
+MOST_DELETED_BYTES = 256 << 10  # of deletions that are remembered
+MOST_TOPICS_BYTES = (4 << 20) - (512 << 10)  # of all topics: the header of a message takes 4 MiB
 
 
 class Registration(NamedTuple):
-    """A node that says that it is alive, and whether it stopped clean the last time."""
+    """A node that says that it is alive, and whether it stopped clean the last time.
+
+    `disk_id` is that of its disk, and `heard_version` the state that it took in last; None if it knows none.
+    """
 
     address: str
     incarnation: int
     clean: bool
+    disk_id: str = ""
+    heard_version: int | None = None
+
+
+# --- the controller ---------------------------------------------------------------------------------
+
+
+def begun(state: ClusterState, reign_id: str, epoch: int, version: int) -> ClusterState:
+    """Return the state with which another controller, or another life of one, begins."""
+    reigns = (*state.reigns, Reign(reign_id, version))[-MOST_REIGNS:]
+    return replace(state, epoch=epoch, version=version, reigns=reigns)
+
+
+def epochs_raised(state: ClusterState) -> ClusterState:
+    """Return an older state that is to count again: its epochs are above those that nodes have seen since."""
+
+    def raised(topic: TopicState) -> TopicState:
+        partitions = (replace(one, leader_epoch=one.leader_epoch + _RAISED) for one in topic.partitions)
+        return replace(topic, partitions=tuple(partitions))
+
+    topics = {name: raised(topic) for name, topic in state.topics.items()}
+    return _settled(state, state.nodes, topics)
 
 
 # --- nodes ------------------------------------------------------------------------------------------
 
 
-def joined(state: ClusterState, node_id: int, address: str, *, clean: bool) -> ClusterState:
+def joined(
+    state: ClusterState,
+    node_id: int,
+    address: str,
+    *,
+    clean: bool,
+    disk_id: str = "",
+    known: Known | None = None,
+) -> ClusterState:
     """Return the state once a node is alive, in a new life: its earlier one, if it is known, is gone.
 
     A node that did not stop `clean` may have lost records that it had: it leaves every ISR, but where it is
-    the only member. Whatever it leads from now on, it leads in a new epoch.
+    the only member. Whatever it leads from now on, it leads in a new epoch. One that comes with another disk
+    than before has lost everything.
     """
-    known = {other: Registration(node.address, node.incarnation, True) for other, node in state.nodes.items()}
-    return registered(state, {**known, node_id: Registration(address, state.version + 1, clean)})
+    alive = {other: Registration(node.address, node.incarnation, True) for other, node in state.nodes.items()}
+    heard_version = None if known is None else known.version
+    alive[node_id] = Registration(address, state.version + 1, clean, disk_id, heard_version)
+    return registered(state, alive)
 
 
 def registered(state: ClusterState, alive: Mapping[int, Registration]) -> ClusterState:
@@ -58,24 +110,41 @@ def registered(state: ClusterState, alive: Mapping[int, Registration]) -> Cluste
     Everything happens at the same moment: who is gone and who begins a new life has no say in who leads.
     """
     nodes: dict[int, NodeState] = {}
-    topics = state.topics
+    topics, members = state.topics, dict(state.members)
     for node_id, one in sorted(alive.items(), key=lambda item: item[1].incarnation):
         known = state.nodes.get(node_id)
         if known is not None and known.incarnation == one.incarnation:
             nodes[node_id] = known
             continue
         nodes[node_id] = NodeState(node_id, one.address, one.incarnation)
-        if known is not None or not one.clean:
-            topics = _begun_anew(topics, node_id)
-    return state if nodes == state.nodes else _settled(state, nodes, topics)
+        before = members.get(node_id)
+        lost_disk = None if before is None or before.disk_id in ("", one.disk_id) else before.disk_id
+        if known is not None or not one.clean or lost_disk is not None:
+            topics = _begun_anew(topics, node_id, lost_disk, one.disk_id)
+        heard = state.version if one.heard_version is None else one.heard_version
+        members[node_id] = Member(one.disk_id, heard)
+    if nodes == state.nodes:
+        return state
+    heard_by_all = min((one.heard_version for one in members.values()), default=0)
+    deleted = {key: one for key, one in state.deleted.items() if one.version > heard_by_all}
+    return replace(_settled(state, nodes, topics), members=members, deleted=deleted)
 
 
-def _begun_anew(topics: Mapping[str, TopicState], node_id: int) -> Mapping[str, TopicState]:
-    """Return the topics, the node taken out of every ISR that has another member, and leading nothing."""
+def _begun_anew(
+    topics: Mapping[str, TopicState], node_id: int, lost_disk: str | None, disk_id: str
+) -> Mapping[str, TopicState]:
+    """Return the topics, the node taken out of every ISR that has another member, and leading nothing.
+
+    Where it is the only member, what it had is on the disk that it had before.
+    """
 
     def anew(one: PartitionState) -> PartitionState:
         others = tuple(member for member in one.isr if member != node_id)
-        return replace(one, isr=others or one.isr, leader=None if one.leader == node_id else one.leader)
+        awaits = one.awaits
+        if one.isr == (node_id,) and lost_disk is not None:
+            awaits = None if awaits == disk_id else awaits or lost_disk
+        leader = None if one.leader == node_id else one.leader
+        return replace(one, isr=others or one.isr, leader=leader, awaits=awaits)
 
     return {
         name: replace(topic, partitions=tuple(map(anew, topic.partitions))) for name, topic in topics.items()
@@ -158,6 +227,9 @@ def isr_changed(state: ClusterState, change: IsrChange) -> ClusterState:
     resigns: another member leads then.
     """
     one = _partition(state, change.name)
+    topic_id = state.topics[change.name.topic].topic_id
+    if change.topic_id != topic_id:
+        raise TopicReplacedError(change.name.topic, change.topic_id, topic_id)
     _check_leader(one, change)
     if one.version != change.version:
         raise IsrRefusedError(change.name, f"it is of version {change.version}, the current is {one.version}")
@@ -204,7 +276,10 @@ def reassigned(state: ClusterState, name: TopicPartition, replicas: Sequence[int
         if node_id not in one.replicas and not _stays(state.nodes, node_id):
             raise InvalidReplicasError(name, f"node {node_id} is not alive, or is about to stop")
     added = tuple(node_id for node_id in target if node_id not in one.replicas)
-    return _with_partition(state, name, replace(one, replicas=(*one.replicas, *added), target=target))
+    return _sized(
+        name,
+        _with_partition(state, name, replace(one, replicas=(*one.replicas, *added), target=target)),
+    )
 
 
 def _partition(state: ClusterState, name: TopicPartition) -> PartitionState:
@@ -225,16 +300,21 @@ def _with_partition(state: ClusterState, name: TopicPartition, one: PartitionSta
 
 
 def topic_created(
-    state: ClusterState, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
+    state: ClusterState,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    config: Mapping[str, Any],
+    topic_id: str,
 ) -> ClusterState:
     """Return the state once there is a topic, its replicas and its leaders spread over the nodes in turn."""
     check_topic_name(name)
     if name in state.topics:
         raise TopicExistsError(name)
     settings = TopicConfig().altered(config).overrides()
-    topic = TopicState(state.version + 1, settings, ())
+    topic = TopicState(topic_id, settings, ())
     spread = _spread(state, name, partitions, replication_factor)
-    return _settled(state, state.nodes, {**state.topics, name: _grown(state, topic, spread)})
+    return _sized(name, _settled(state, state.nodes, {**state.topics, name: _grown(state, topic, spread)}))
 
 
 def topic_altered(state: ClusterState, name: str, changes: Mapping[str, Any]) -> ClusterState:
@@ -245,10 +325,18 @@ def topic_altered(state: ClusterState, name: str, changes: Mapping[str, Any]) ->
 
 
 def topic_deleted(state: ClusterState, name: str) -> ClusterState:
-    """Return the state once there is no such topic any more."""
-    _topic(state, name)
+    """Return the state once there is no such topic any more, and every member is to hear that it is deleted.
+
+    If too many deletions wait for a member that is away, the oldest are forgotten: it keeps those topics.
+    """
+    topic_id = _topic(state, name).topic_id
     topics = {other: topic for other, topic in state.topics.items() if other != name}
-    return replace(state, topics=topics, version=state.version + 1)
+    version = state.version + 1
+    deleted = [*state.deleted.items(), (topic_id, Deletion(name, version))]
+    size = sum(_DELETION_BYTES + len(one.name) for _, one in deleted)
+    while size > MOST_DELETED_BYTES:
+        size -= _DELETION_BYTES + len(deleted.pop(0)[1].name)
+    return replace(state, topics=topics, version=version, deleted=dict(deleted))
 
 
 def partitions_added(state: ClusterState, name: str, partitions: int) -> ClusterState:
@@ -263,7 +351,28 @@ def partitions_added(state: ClusterState, name: str, partitions: int) -> Cluster
     spread = _spread(state, name, partitions - count, len(first.target or first.replicas))
     if partitions > MOST_PARTITIONS:
         raise InvalidReplicasError(name, f"at most {MOST_PARTITIONS} partitions")
-    return _settled(state, state.nodes, {**state.topics, name: _grown(state, topic, spread)})
+    return _sized(name, _settled(state, state.nodes, {**state.topics, name: _grown(state, topic, spread)}))
+
+
+# What a state takes as JSON, with room for what may grow later: numbers, and an ISR that is complete again.
+_TOPIC_BYTES, _PARTITION_BYTES, _DISK_BYTES, _DELETION_BYTES = 100, 44, 22, 80
+
+
+def _sized(name: object, state: ClusterState) -> ClusterState:
+    """Return the state, if it can be sent to nodes in one message, whatever becomes of its partitions."""
+    size = 0
+    for topic_name, topic in state.topics.items():
+        size += _TOPIC_BYTES + len(topic_name) + sum(len(f"{item}") + 8 for item in topic.config.items())
+        size += sum(map(_partition_bytes, topic.partitions))
+    if size > MOST_TOPICS_BYTES:
+        raise ClusterTooLargeError(str(name), size, MOST_TOPICS_BYTES)
+    return state
+
+
+def _partition_bytes(one: PartitionState) -> int:
+    longest = len(str(max(one.replicas))) + 1
+    disk = _DISK_BYTES if len(one.replicas) == 1 else 0
+    return _PARTITION_BYTES + disk + longest * (2 * len(one.replicas) + len(one.target or ()) + 1)
 
 
 def _topic(state: ClusterState, name: str) -> TopicState:
@@ -330,6 +439,8 @@ def _topic_settled(
 
 
 def _partition_settled(one: PartitionState, nodes: Nodes, unclean: bool) -> PartitionState:
+    if one.awaits is not None:
+        return _without_its_disk(one, nodes, unclean)
     isr = _stay_in(one.isr, nodes)
     if unclean and not any(member in nodes for member in isr):
         isr = tuple(node_id for node_id in _stay_in(one.replicas, nodes) if node_id in nodes)[:1] or isr
@@ -346,6 +457,15 @@ def _partition_settled(one: PartitionState, nodes: Nodes, unclean: bool) -> Part
         # comes late would tell that it has them still: the new epoch fences it.
         leader, epoch = leader if leader in alive else alive[0], epoch + 1
     return PartitionState(replicas, isr, leader, epoch, one.version, target)
+
+
+def _without_its_disk(one: PartitionState, nodes: Nodes, unclean: bool) -> PartitionState:
+    """Let nobody lead a partition whose records were on a disk that is gone, or a replica that has some."""
+    others = [node_id for node_id in one.replicas if _stays(nodes, node_id) and node_id not in one.isr]
+    able = others or [node_id for node_id in one.isr if node_id in nodes]
+    if not unclean or not able:
+        return replace(one, leader=None)
+    return replace(one, isr=(able[0],), leader=able[0], leader_epoch=one.leader_epoch + 1, awaits=None)
 
 
 def _stay_in(members: tuple[int, ...], nodes: Nodes) -> tuple[int, ...]:

@@ -178,7 +178,7 @@ class TopicSet:
             return topic
 
     def _create(self, entry: TopicEntry, mode: Mode) -> Topic:
-        _check_descriptors(entry.name, entry.partitions)
+        check_descriptors(entry.name, entry.partitions)
         with self._catalog.new_partitions(entry):
             topic = self._open_topic(entry, mode)
             # crash: empty partition directories without a topic -> create_topic() takes them over
@@ -207,7 +207,7 @@ class TopicSet:
             count = len(topic.partitions)
             _check_count(partitions, count)
             entry = TopicEntry(topic.name, partitions, topic.config.overrides(), topic.topic_id)
-            _check_descriptors(topic.name, partitions - count)
+            check_descriptors(topic.name, partitions - count)
             with self._catalog.new_partitions(entry, count):
                 new = self._open_partitions(entry, topic.config, self._mode, count)
                 # crash: empty partition directories beyond the topic's count -> the next call takes them over
@@ -364,7 +364,7 @@ def _check_count(partitions: object, least: int) -> None:
         raise ConfigError("partitions", partitions, f"must be in [{least}, {MOST_PARTITIONS}]{grow}")
 
 
-def _check_descriptors(name: str, partitions: int) -> None:
+def check_descriptors(name: str, partitions: int) -> None:
     """Refuse partitions for which this process could not open the files, before any is made."""
     needed, left = partitions * _DESCRIPTORS + _SPARE_DESCRIPTORS, files.descriptors_left()
     if needed > left:

@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from commitlog.errors import ClosedError, CommitLogError, OffsetOutOfRangeError, ProtocolError
+from commitlog.errors import (
+    ClosedError,
+    CommitLogError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    WrongClusterError,
+)
 from commitlog.partitions.active import now_ms
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.reader import PartitionReader
@@ -49,13 +56,17 @@ class Host(Protocol):
     """What answering clients asks of a node."""
 
     def state(self) -> ClusterState:
-        """Return what is known of the cluster."""
+        """Return what is known of the cluster; NotJoinedError if this node is not in it now."""
 
-    def partition(self, name: TopicPartition, *, any_replica: bool) -> Partition:
+    def partition(self, name: TopicPartition, topic_id: str, *, any_replica: bool) -> Partition:
         """Return a partition that this node leads, or with any_replica one that it follows.
 
-        NotLeaderError if it does not, UnknownTopicError or UnknownPartitionError if there is none.
+        NotLeaderError if it does not, UnknownTopicError or UnknownPartitionError if there is none, and
+        TopicReplacedError if the topic has another id.
         """
+
+    def leads(self, name: TopicPartition) -> bool:
+        """Say whether this node leads a partition."""
 
     def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
         """Raise if an append cannot be made here now; returns the leader epoch, for when_acknowledged()."""
@@ -121,26 +132,32 @@ class ClientService:
                 return self._read(message, reply)
             case Append():
                 return self._append(message, reply)
-            case FindOffset(name, timestamp):
-                return FoundOffset(
-                    self._host.partition(name, any_replica=False).offset_for_timestamp(timestamp)
-                )
+            case FindOffset(name, topic_id, timestamp):
+                partition = self._host.partition(name, topic_id, any_replica=False)
+                return FoundOffset(partition.offset_for_timestamp(timestamp))
             case Describe(names):
                 return described(self._host.state(), names)
             case CreateTopic(name, partitions, replication_factor, config):
+                self._check_cluster(message.cluster_id)
                 self._host.create_topic(name, partitions, replication_factor, config)
             case DeleteTopic(name):
+                self._check_cluster(message.cluster_id)
                 self._host.delete_topic(name)
             case _:
                 raise ProtocolError("", f"{type(message).__name__} is not answered here")
         return Done()
 
+    def _check_cluster(self, theirs: str) -> None:
+        ours = self._host.state().cluster_id
+        if theirs not in ("", ours):
+            raise WrongClusterError(theirs, ours)
+
     # --- appending
 
     def _append(self, message: Append, reply: Reply) -> Message | None:
         name = message.name
+        partition = self._host.partition(name, message.topic_id, any_replica=False)
         leader_epoch = self._host.check_can_append(name, message.acks)
-        partition = self._host.partition(name, any_replica=False)
         batch = accepted(message.data.read(), partition.config, now_ms())
         offsets = partition.append_encoded((batch,), sync=message.sync)
         answer = Appended(offsets.start, offsets.stop)
@@ -158,11 +175,12 @@ class ClientService:
     # --- reading
 
     def _read(self, message: Read, reply: Reply) -> Message | None:
-        partition = self._host.partition(message.name, any_replica=message.any_replica)
-        if message.max_bytes and not partition.start_offset <= message.offset <= partition.next_offset:
-            raise OffsetOutOfRangeError(
-                partition.name, message.offset, partition.start_offset, partition.next_offset
-            )
+        partition = self._host.partition(message.name, message.topic_id, any_replica=message.any_replica)
+        start, end = partition.start_offset, partition.next_offset
+        if message.max_bytes and not start <= message.offset <= end:
+            if message.offset > end and not self._host.leads(message.name):
+                raise NotLeaderError(partition.name, None)  # others may have come further
+            raise OffsetOutOfRangeError(partition.name, message.offset, start, end)
         if partition.high_watermark > message.offset or message.max_wait_ms == 0:
             return read_batches(partition, message)
         wait_ms = min(message.max_wait_ms, _LONGEST_WAIT_MS)
@@ -219,7 +237,8 @@ class ClientService:
     def _answer_to(self, one: _Waiting, now: float) -> Message | None:
         """Return the answer to a read that waits, None if it is to wait on."""
         try:
-            partition = self._host.partition(one.read.name, any_replica=one.read.any_replica)
+            read = one.read
+            partition = self._host.partition(read.name, read.topic_id, any_replica=read.any_replica)
             if partition.high_watermark > one.read.offset or one.deadline <= now:
                 return read_batches(partition, one.read)
         except CommitLogError as error:
@@ -250,12 +269,14 @@ def described(state: ClusterState, names: tuple[str, ...]) -> Described:
     """Return what clients are told of nodes, and of these topics: all if none is named."""
     addresses = {node.node_id: node.address for node in state.nodes.values()}
     found = [(name, state.topics[name]) for name in names or sorted(state.topics) if name in state.topics]
-    return Described(addresses, tuple(_described_topic(name, topic) for name, topic in found))
+    topics = tuple(_described_topic(name, topic) for name, topic in found)
+    return Described(state.cluster_id, state.version, addresses, topics)
 
 
 def _described_topic(name: str, topic: TopicState) -> DescribedTopic:
     return DescribedTopic(
         name,
+        topic.topic_id,
         dict(topic.config),
         tuple(one.leader for one in topic.partitions),
         tuple(one.leader_epoch for one in topic.partitions),

@@ -61,8 +61,8 @@ class RemoteLog:
 
     @property
     def log_id(self) -> str | None:
-        """What tells the log from every other; None: a cluster does not tell yet."""
-        return None
+        """The id of the cluster, which tells it from every other."""
+        return self._router.cluster_id or None
 
     def topics(self) -> list[str]:
         """Return the names of the topics, sorted."""
@@ -76,7 +76,8 @@ class RemoteLog:
         found = self._router.topic(name, self._router.deadline())
         config = TopicConfig().altered(found.config)
         names = [TopicPartition(name, number) for number in range(len(found.leaders))]
-        return RemoteTopic(name, config, [RemotePartition(self._router, one, config) for one in names])
+        partitions = [RemotePartition(self._router, one, found.topic_id, config) for one in names]
+        return RemoteTopic(name, config, partitions, found.topic_id)
 
     def create_topic(
         self,
@@ -89,7 +90,7 @@ class RemoteLog:
         """Create a topic, and return it once all its partitions have a leader."""
         settings = config.overrides() if isinstance(config, TopicConfig) else dict(config or {})
         deadline = self._router.deadline()
-        asked = _Asked(CreateTopic(name, partitions, replication_factor, settings))
+        asked = _Asked(CreateTopic(name, partitions, replication_factor, settings, self._router.cluster_id))
         try:
             self._router.ask_any(asked, name, deadline)
         except TopicExistsError:
@@ -112,7 +113,7 @@ class RemoteLog:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
-        asked = _Asked(DeleteTopic(name))
+        asked = _Asked(DeleteTopic(name, self._router.cluster_id))
         try:
             self._router.ask_any(asked, name, self._router.deadline())
         except UnknownTopicError:
@@ -150,8 +151,10 @@ class _NoStore:
 class RemoteTopic(Topic):
     """A topic of a RemoteLog: as a Topic, with acks."""
 
-    def __init__(self, name: str, config: TopicConfig, partitions: list[RemotePartition]) -> None:
-        super().__init__(name, config, partitions, _NoStore(), None)
+    def __init__(
+        self, name: str, config: TopicConfig, partitions: list[RemotePartition], topic_id: str
+    ) -> None:
+        super().__init__(name, config, partitions, _NoStore(), topic_id)
 
     def __repr__(self) -> str:
         return f"<RemoteTopic {self.name} with {len(self.partitions)} partitions>"

@@ -51,12 +51,13 @@ class RemotePartition(PartitionReader):
     one after another.
     """
 
-    def __init__(self, router: Router, name: TopicPartition, config: TopicConfig) -> None:
+    def __init__(self, router: Router, name: TopicPartition, topic_id: str, config: TopicConfig) -> None:
         self.name = f"{name.topic}-{name.partition}"
         self.path = self.name
         self.config = config
         self._router = router
         self._topic_partition = name
+        self._topic_id = topic_id
         self._rules = Rules(config)
         self._seen = 0  # the highest high watermark so far: what is below can be read, or will be again
         self._appending = threading.Lock()
@@ -68,8 +69,8 @@ class RemotePartition(PartitionReader):
 
     # --- where it stands
 
-    def _standing(self) -> ReadBatches:
-        return self._read(0, 0, 0, self._router.deadline())
+    def _standing(self, any_replica: bool | None = None) -> ReadBatches:
+        return self._read(0, 0, 0, self._router.deadline(), any_replica)
 
     @property
     def start_offset(self) -> int:
@@ -117,6 +118,8 @@ class RemotePartition(PartitionReader):
     def get(self, offset: int) -> Record | None:
         """Return the record at `offset`; None if compaction removed it."""
         answer = self._read(offset, 1, 0, self._router.deadline())
+        if answer.high_watermark <= offset and self._any_replica:  # the leader may have come further
+            answer = self._read(offset, 1, 0, self._router.deadline(), any_replica=False)
         if not answer.start_offset <= offset < answer.high_watermark:
             raise OffsetOutOfRangeError(self.name, offset, answer.start_offset, answer.high_watermark)
         segment = FetchedSegment(self.name, answer.data.read(), offset)
@@ -126,7 +129,10 @@ class RemotePartition(PartitionReader):
     def offset_for_timestamp(self, timestamp: int) -> int | None:
         """Return the first offset whose record is as late as `timestamp`; None if there is none."""
         name, deadline = self._topic_partition, self._router.deadline()
-        answer = self._router.ask_for(name, lambda try_ms: FindOffset(name, timestamp), deadline)
+        topic_id = self._topic_id
+        answer = self._router.ask_for(
+            name, topic_id, lambda try_ms: FindOffset(name, topic_id, timestamp), deadline
+        )
         return _expected(FoundOffset, answer).offset
 
     def batch_start(self, offset: int) -> int:
@@ -135,6 +141,8 @@ class RemotePartition(PartitionReader):
 
     def _range(self, start: int | None, end: int | None) -> tuple[int, int]:
         standing = self._standing()
+        if start is not None and start > standing.next_offset and self._any_replica:
+            standing = self._standing(any_replica=False)  # the leader may have come further
         low, high, mark = standing.start_offset, standing.next_offset, standing.high_watermark
         start = low if start is None else start
         if not low <= start <= high:
@@ -159,10 +167,10 @@ class RemotePartition(PartitionReader):
     def _ask_ahead(self, offset: int) -> Pending | None:
         router, any_replica = self._router, self._any_replica
         deadline = router.deadline()
-        address, _ = router.place_of(self._topic_partition, deadline, any_replica=any_replica)
+        address, _ = router.place_of(self._topic_partition, self._topic_id, deadline, any_replica=any_replica)
         if address is None:
             return None
-        message = Read(self._topic_partition, offset, _READ_BYTES, 0, any_replica)
+        message = Read(self._topic_partition, self._topic_id, offset, _READ_BYTES, 0, any_replica)
         return router.ask_soon(address, message, deadline.try_ms)
 
     def _take(self, ahead: Pending | None) -> ReadBatches | None:
@@ -173,20 +181,34 @@ class RemotePartition(PartitionReader):
     def _read_again(self, offset: int) -> ReadBatches:
         """Read from an offset that could be read once: another leader may not know yet that it still can."""
         deadline = self._router.deadline()
+        any_replica: bool | None = None
         while True:
-            answer = self._read(offset, _READ_BYTES, _LONG_POLL_MS, deadline)
+            wait_ms = _LONG_POLL_MS if any_replica is False or not self._any_replica else 0
+            answer = self._read(offset, _READ_BYTES, wait_ms, deadline, any_replica)
             if answer.high_watermark > offset:
                 return answer
+            any_replica = False  # one that has not come as far; the leader has, or will
             if deadline.left_ms == 0:
                 raise ReplicationTimeoutError(self.name, deadline.timeout_ms)
             self._router.pause(deadline)
 
-    def _read(self, offset: int, max_bytes: int, max_wait_ms: int, deadline: Deadline) -> ReadBatches:
+    def _read(
+        self,
+        offset: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        deadline: Deadline,
+        any_replica: bool | None = None,
+    ) -> ReadBatches:
+        from_any = self._any_replica if any_replica is None else any_replica
+
         def make(try_ms: int) -> Message:
             wait_ms = min(max_wait_ms, max(try_ms - 500, 0))
-            return Read(self._topic_partition, offset, max_bytes, wait_ms, self._any_replica)
+            return Read(self._topic_partition, self._topic_id, offset, max_bytes, wait_ms, from_any)
 
-        answer = self._router.ask_for(self._topic_partition, make, deadline, any_replica=self._any_replica)
+        answer = self._router.ask_for(
+            self._topic_partition, self._topic_id, make, deadline, any_replica=from_any
+        )
         found = _expected(ReadBatches, answer)
         self._seen = max(self._seen, found.high_watermark)
         return found
@@ -275,10 +297,10 @@ class RemotePartition(PartitionReader):
             data = _packed(numbered(batch, (self._producer_id, 0, self._sequence)))
 
             def make(try_ms: int, data: Bytes = data) -> Message:
-                return Append(self._topic_partition, acks, try_ms, data, sync)
+                return Append(self._topic_partition, self._topic_id, acks, try_ms, data, sync)
 
             try:
-                answer = self._router.ask_for(self._topic_partition, make, deadline)
+                answer = self._router.ask_for(self._topic_partition, self._topic_id, make, deadline)
             except OutOfOrderSequenceError:
                 # a leader that lost what another had: it does not have this batch, whoever else had it
                 if self._sequence == 0:

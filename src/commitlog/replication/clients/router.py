@@ -14,12 +14,15 @@ from commitlog.errors import (
     ConnectionFailedError,
     FencedEpochError,
     NoControllerError,
+    NotJoinedError,
     NotLeaderError,
     PartitionFailedError,
     ReplicationTimeoutError,
+    TopicReplacedError,
     UnknownEpochError,
     UnknownPartitionError,
     UnknownTopicError,
+    WrongClusterError,
 )
 from commitlog.record import TopicPartition
 from commitlog.replication.messages import Describe, Described, DescribedTopic, Message, Refused
@@ -28,11 +31,14 @@ from commitlog.replication.transports.tcp import TcpTransport
 
 ReadFrom = Literal["leader", "any"]
 Make = Callable[[int], Message]  # a request, from the milliseconds that may be spent on it
+Doubts = Callable[[Message], CommitLogError | None]
 # what another node, or the same one a little later, may answer otherwise
 PASSING = (
     NotLeaderError, FencedEpochError, UnknownEpochError, ReplicationTimeoutError, NoControllerError,
-    ClosedError, PartitionFailedError,
+    ClosedError, PartitionFailedError, NotJoinedError,
 )  # fmt: skip
+# what a node that is behind says of a topic; one that is not behind is asked whether it is so
+_DOUBTFUL = (UnknownTopicError, UnknownPartitionError, TopicReplacedError)
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 5, 500
 _SHORTEST_TRY_MS = 1000
 _SILENT_SECONDS = 5.0  # or whoever does answer, and knows an old state, would be asked for ever
@@ -73,6 +79,9 @@ class Router:
         self._transport = transport
         self._addresses = list(addresses)
         self._lock = threading.Lock()
+        self.cluster_id = ""  # of those who answer; a node of another cluster is not listened to
+        self._version = -1  # the newest state that a node told of
+        self._ids: dict[str, str] = {}  # of topics, by that state
         self._nodes: dict[int, str] = {}
         self._topics: dict[str, DescribedTopic] = {}
         self._silent: dict[str, float] = {}  # who did not answer the last time, and when that was
@@ -122,25 +131,45 @@ class Router:
 
     # --- asking until somebody answers
 
-    def ask_any(self, make: Make, what: str, deadline: Deadline) -> Message:
-        """Ask one node after another until one answers; an error that does not pass is raised."""
+    def ask_any(
+        self, make: Make, what: str, deadline: Deadline, doubts: Doubts = lambda answer: None
+    ) -> Message:
+        """Ask one node after another until one answers; an error that does not pass is raised.
+
+        `doubts` returns why an answer is not to be believed, None if it is.
+        """
         problem: CommitLogError = ReplicationTimeoutError(what, deadline.timeout_ms)
         while True:
+            unknown: UnknownTopicError | None = None
             for address in self._known_addresses():
+                if unknown is not None and address in self._silent:
+                    break
                 try_ms = deadline.try_ms
                 answer = self.ask_once(address, make(try_ms), try_ms)
                 if answer is None:
                     problem = self.why_not(address, problem)
                 elif isinstance(answer, Refused):
-                    problem = _passing(answer)
+                    problem = _passing(answer, PASSING)
+                elif (doubt := doubts(answer)) is not None:
+                    problem = doubt
+                    if isinstance(doubt, UnknownTopicError):
+                        unknown = doubt
                 else:
                     return answer
                 if deadline.left_ms == 0:
                     raise problem
+            if unknown is not None:
+                raise unknown  # all who are in say so
             self.pause(deadline)
 
     def ask_for(
-        self, name: TopicPartition, make: Make, deadline: Deadline, *, any_replica: bool = False
+        self,
+        name: TopicPartition,
+        topic_id: str,
+        make: Make,
+        deadline: Deadline,
+        *,
+        any_replica: bool = False,
     ) -> Message:
         """Ask the node that leads a partition, whoever that is, until it answers.
 
@@ -150,7 +179,7 @@ class Router:
         newest = -1
         while True:
             try:
-                address, epoch = self.place_of(name, deadline, any_replica=any_replica)
+                address, epoch = self.place_of(name, topic_id, deadline, any_replica=any_replica)
             except (*PASSING, ConnectionFailedError) as error:
                 raise problem or error from None  # what the leader said tells more
             if address is None or (epoch < newest and not any_replica):
@@ -163,7 +192,7 @@ class Router:
                     late = ReplicationTimeoutError(_text(name), deadline.timeout_ms)
                     problem = self.why_not(address, problem or late)
                 elif isinstance(answer, Refused):
-                    problem = _told_with(problem, _passing(answer))
+                    problem = _told_with(problem, _passing(answer, PASSING + _DOUBTFUL))
                 else:
                     self._unable.discard(address)
                     return answer
@@ -188,23 +217,40 @@ class Router:
 
     def describe(self, names: tuple[str, ...], deadline: Deadline) -> Described:
         """Ask for topics and nodes, and remember the answer."""
-        answer = self.ask_any(lambda try_ms: Describe(names), "describe", deadline)
-        if not isinstance(answer, Described):
-            raise CommitLogError(f"Describe was answered by {type(answer).__name__}")
+        answer = self.ask_any(lambda try_ms: Describe(names), "describe", deadline, self._doubts_about(names))
+        assert isinstance(answer, Described)
         with self._lock:
+            if answer.version >= self._version:
+                self.cluster_id, self._version = answer.cluster_id, answer.version
+                self._ids.update({topic.name: topic.topic_id for topic in answer.topics})
             self._nodes = dict(answer.nodes)
             self._topics.update({topic.name: topic for topic in answer.topics})
         return answer
+
+    def _doubts_about(self, names: tuple[str, ...]) -> Doubts:
+        """Believe nobody of another cluster, and a node that is behind only what others said as well."""
+
+        def doubts(answer: Message) -> CommitLogError | None:
+            if not isinstance(answer, Described):
+                raise CommitLogError(f"Describe was answered by {type(answer).__name__}")
+            if self.cluster_id not in ("", answer.cluster_id):
+                return WrongClusterError(self.cluster_id, answer.cluster_id)
+            told = {topic.name: topic.topic_id for topic in answer.topics}
+            known = {**told, **self._ids}
+            agrees = bool(names) and all(name in told and told[name] == known[name] for name in names)
+            if answer.version < self._version and not agrees:
+                return NotJoinedError("?", f"it knows version {answer.version}, others {self._version}")
+            missing = [name for name in names if name not in told]
+            return UnknownTopicError(missing[0]) if missing else None
+
+        return doubts
 
     def topic(self, name: str, deadline: Deadline) -> DescribedTopic:
         """Return what is known of a topic, asking if nothing is; UnknownTopicError if there is none."""
         with self._lock:
             known = self._topics.get(name)
         if known is None:
-            topics = self.describe((name,), deadline).topics
-            known = topics[0] if topics else None
-        if known is None:
-            raise UnknownTopicError(name)
+            (known,) = self.describe((name,), deadline).topics
         return known
 
     def forget(self, name: str) -> None:
@@ -213,12 +259,14 @@ class Router:
             self._topics.pop(name, None)
 
     def place_of(
-        self, name: TopicPartition, deadline: Deadline, *, any_replica: bool = False
+        self, name: TopicPartition, topic_id: str, deadline: Deadline, *, any_replica: bool = False
     ) -> tuple[str | None, int]:
         """Return the leader's address, or with any_replica that of another node that has the records, too;
         and the leader epoch.
         """
         topic = self.topic(name.topic, deadline)
+        if topic.topic_id != topic_id:
+            raise TopicReplacedError(name.topic, topic_id, topic.topic_id)
         if name.partition >= len(topic.leaders):
             raise UnknownPartitionError(name.topic, name.partition, len(topic.leaders))
         with self._lock:
@@ -264,10 +312,10 @@ class Pending:
         return self._answer
 
 
-def _passing(answer: Refused) -> CommitLogError:
+def _passing(answer: Refused, passing: tuple[type[CommitLogError], ...]) -> CommitLogError:
     """Return an error that may pass; any other is raised."""
     error = error_of(answer)
-    if not isinstance(error, PASSING):
+    if not isinstance(error, passing):
         raise error
     return error
 

@@ -8,7 +8,8 @@
 | ProposeIsr | IsrDecided | a leader |
 | AlterTopic, AddPartitions, Reassign, ElectPreferred; messages.py: CreateTopic, DeleteTopic | Done | all |
 
-Any of them may be answered by a Refused.
+Any of them may be answered by a Refused. `cluster_id` is the cluster that the asking side belongs to, "" if
+it belongs to none: a controller of another one refuses.
 """
 
 from __future__ import annotations
@@ -18,17 +19,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from commitlog.record import TopicPartition
-from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.cluster import ClusterState, IsrChange, Known
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A node is alive. `token` names this attempt: it may be asked again, until an answer comes."""
+    """A node is alive. `token` names this attempt: it may be asked again, until an answer comes.
+
+    `disk_id` tells its disk from any other. `known` is the state that it took in last: a controller that does
+    not know that one refuses.
+    """
 
     node_id: int
     address: str
     clean: bool
     token: str
+    disk_id: str = ""
+    known: Known | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +51,14 @@ class Heartbeat:
     """A node is still alive, and knows the state of this version.
 
     Answered as soon as there is another one, or after max_wait_ms. With an incarnation of 0 somebody asks who
-    is no node, or none any more.
+    is no node, or none any more. A controller that does not know the state `known` refuses.
     """
 
     node_id: int
     incarnation: int
     version: int
     max_wait_ms: int
+    known: Known | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,7 @@ class Leave:
 
     node_id: int
     incarnation: int
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,7 @@ class Gone:
 
     node_id: int
     incarnation: int
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,7 @@ class ProposeIsr:
     """A leader's proposal; it may be asked again until an answer comes."""
 
     change: IsrChange
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,7 @@ class AlterTopic:
 
     name: str
     changes: Mapping[str, Any]
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +117,7 @@ class AddPartitions:
 
     name: str
     partitions: int
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +126,11 @@ class Reassign:
 
     name: TopicPartition
     replicas: tuple[int, ...]
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectPreferred:
     """The first replica of each partition is to lead, where it is in sync."""
+
+    cluster_id: str = ""

@@ -10,10 +10,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from commitlog.errors import ClosedError, CommitLogError, NoControllerError
+from commitlog.errors import (
+    ClosedError,
+    CommitLogError,
+    NoControllerError,
+    StaleControllerError,
+    WrongClusterError,
+)
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.cluster import ClusterState, IsrChange, Known
 from commitlog.replication.controller import Changed, Decided
 from commitlog.replication.controllers.control import (
     AddPartitions,
@@ -48,6 +54,8 @@ class _Life:
     clean: bool
     token: str
     changed: Changed
+    disk_id: str = ""
+    known: Known | None = None  # the state that the node took in last
     incarnation: int = 0
     wait_ms: int = 0  # how long a Heartbeat may wait for its answer
 
@@ -90,6 +98,8 @@ class RemoteController:
         self._state = ClusterState()
         self._life: _Life | None = None
         self._asking = False  # Join or Heartbeat is under way
+        self._refusal: CommitLogError | None = None  # why this controller is not to be listened to
+        self._silent = False  # the last request was not answered
         self._proposals: list[_Proposal] = []
         self._closed = False
         self._thread: CallingThread | None = None
@@ -100,21 +110,33 @@ class RemoteController:
 
     # --- nodes
 
-    def join(self, node_id: int, address: str, *, clean: bool, changed: Changed) -> int:
+    def join(
+        self,
+        node_id: int,
+        address: str,
+        *,
+        clean: bool,
+        changed: Changed,
+        disk_id: str = "",
+        known: Known | None = None,
+    ) -> int:
         """Make the node of this process known as alive; returns its incarnation."""
         with self._lock:
             self._check_open()
             if self._life is not None:
                 raise CommitLogError(f"node {self._life.node_id} has joined here already")
-            self._life = _Life(node_id, address, clean, uuid.uuid4().hex, changed)
+            self._refusal = None
+            self._life = _Life(node_id, address, clean, uuid.uuid4().hex, changed, disk_id, known)
         self._transport.call_every(self._retry_ms, self._ask_again)
         self._go_on()
-        if not self._transport.wait_for(self._is_in, self._request_timeout_ms):
-            with self._lock:
-                self._life = None  # or it would join later, with nobody there; if it just did, it is missed
-            raise NoControllerError(f"{self._address} did not answer in {self._request_timeout_ms} ms")
-        assert self._life is not None
-        return self._life.incarnation
+        self._transport.wait_for(lambda: self._is_in() or self._refusal is not None, self._request_timeout_ms)
+        with self._lock:
+            if self._life is not None and _is_alive(self._state, self._life):
+                return self._life.incarnation
+            if self._refusal is not None:
+                self._life = None
+                raise self._refusal
+        raise NoControllerError(f"{self._address} did not answer in {self._request_timeout_ms} ms")
 
     def _is_in(self) -> bool:
         with self._lock:
@@ -125,7 +147,7 @@ class RemoteController:
         node = self.state().nodes.get(node_id)
         if node is None:
             return True
-        self._ask(Leave(node_id, node.incarnation))
+        self._ask(Leave(node_id, node.incarnation, self._cluster_id))
         return self._transport.wait_for(lambda: self._handed_over(node_id), timeout_ms)
 
     def _handed_over(self, node_id: int) -> bool:
@@ -136,10 +158,11 @@ class RemoteController:
     def gone(self, node_id: int) -> None:
         """Forget a node that stops."""
         with self._lock:
+            cluster_id = self._cluster_id
             life, self._life = self._life, None
             self._proposals = []
         if life is not None and life.incarnation:
-            self._ask(Gone(node_id, life.incarnation))
+            self._ask(Gone(node_id, life.incarnation, cluster_id))
 
     # --- what keeps the node alive
 
@@ -167,31 +190,48 @@ class RemoteController:
     def _next_message(self, life: _Life) -> Join | Heartbeat:
         replaced = life.node_id in self._state.nodes and not _is_alive(self._state, life)
         if life.incarnation == 0 and not replaced:
-            return Join(life.node_id, life.address, life.clean, life.token)
+            return Join(life.node_id, life.address, life.clean, life.token, life.disk_id, life.known)
         if life.incarnation > self._state.version:  # the state in which it joined is not known here yet
-            return Heartbeat(life.node_id, life.incarnation, -1, 0)
-        return Heartbeat(life.node_id, life.incarnation, self._state.version, life.wait_ms)
+            return Heartbeat(life.node_id, life.incarnation, -1, 0, life.known)
+        return Heartbeat(life.node_id, life.incarnation, self._state.version, life.wait_ms, life.known)
 
     def _answered(self, life: _Life, answer: Message | None) -> None:
         with self._lock:
             self._asking = False
+            self._silent = answer is None
             current = self._life is life
             if current and isinstance(answer, Joined):
                 wait_ms = max(answer.session_timeout_ms // 3, 1)
                 self._life = replace(life, incarnation=answer.incarnation, wait_ms=wait_ms)
             elif current and isinstance(answer, ClusterNow):
                 self._take(life, answer.state)
-        if answer is None or isinstance(answer, Refused):
+            elif current and isinstance(answer, Refused):
+                error = error_of(answer)
+                if isinstance(error, WrongClusterError | StaleControllerError):
+                    self._refuse(error)
+        if answer is None or isinstance(answer, Refused) or self._refusal is not None:
+            self._transport.wake()
             return  # call_every() asks again, a little later
         self._transport.wake()
         self._go_on()
 
+    def _refuse(self, error: CommitLogError) -> None:
+        """Do not listen to the controller, which is not the one that this node knows; say so once."""
+        if str(error) != str(self._refusal):
+            _logger.error("not listening to the controller at %s: %s", self._address, error)
+        self._refusal = error
+
     def _take(self, life: _Life, state: ClusterState) -> None:
         """Take a state over. The node is told of it: as one without itself, if it is fenced."""
-        if state.version < self._state.version:
-            _logger.error("the controller at %s has forgotten what it knew", self._address)
+        refusal = state.refusal(life.known)
+        if refusal is not None:
+            self._refuse(refusal)
             return
+        if self._refusal is not None:
+            _logger.warning("listening to the controller at %s again", self._address)
+            self._refusal = None
         self._state = state
+        life = self._life = replace(life, known=state.known)
         shown = state
         if not _is_alive(state, life):
             shown = rules.without(state, life.node_id)
@@ -226,7 +266,7 @@ class RemoteController:
                     self._tell_decisions()
 
         proposal.under_way = True
-        request = ProposeIsr(proposal.change)
+        request = ProposeIsr(proposal.change, self._cluster_id)
         self._transport.request(self._address, request, answered, self._request_timeout_ms)
 
     def _propose_again(self) -> None:
@@ -254,31 +294,43 @@ class RemoteController:
         assert isinstance(answer, ClusterNow)
         return answer.state
 
+    def problem(self) -> CommitLogError | None:
+        """Return why the node does not hear of new states; None if it does."""
+        with self._lock:
+            silent = NoControllerError(f"{self._address} does not answer") if self._silent else None
+            return self._refusal or silent
+
+    @property
+    def _cluster_id(self) -> str:
+        """The cluster that the node belongs to; "" without one, for then any will do."""
+        life = self._life
+        return life.known.cluster_id if life is not None and life.known is not None else ""
+
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
     ) -> None:
         """Create a topic, its replicas spread over the nodes that are alive."""
-        self._ask(CreateTopic(name, partitions, replication_factor, dict(config)))
+        self._ask(CreateTopic(name, partitions, replication_factor, dict(config), self._cluster_id))
 
     def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
         """Change settings of a topic, on all nodes."""
-        self._ask(AlterTopic(name, dict(changes)))
+        self._ask(AlterTopic(name, dict(changes), self._cluster_id))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
-        self._ask(DeleteTopic(name))
+        self._ask(DeleteTopic(name, self._cluster_id))
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Let a topic have so many partitions."""
-        self._ask(AddPartitions(name, partitions))
+        self._ask(AddPartitions(name, partitions, self._cluster_id))
 
     def reassign(self, name: TopicPartition, replicas: Sequence[int]) -> None:
         """Move a partition to these nodes, while it is written."""
-        self._ask(Reassign(name, tuple(replicas)))
+        self._ask(Reassign(name, tuple(replicas), self._cluster_id))
 
     def elect_preferred(self) -> None:
         """Let the first replica of each partition lead, where it is in sync."""
-        self._ask(ElectPreferred())
+        self._ask(ElectPreferred(self._cluster_id))
 
     def _ask(self, message: Message) -> Message:
         """Ask, and wait for the answer; raises what it was refused with."""

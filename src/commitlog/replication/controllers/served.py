@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from commitlog.errors import CommitLogError, ProtocolError, StaleNodeError
+from commitlog.errors import (
+    CommitLogError,
+    ProtocolError,
+    StaleControllerError,
+    StaleNodeError,
+    WrongClusterError,
+)
 from commitlog.replication.cluster import ClusterState
 from commitlog.replication.controllers.control import (
     AddPartitions,
@@ -104,12 +111,21 @@ class ControllerServer:
     def handle(self, message: Message, reply: Reply) -> None:
         """Answer a request, now or later."""
         try:
+            self._check_cluster(message)
             if isinstance(message, Heartbeat):
                 self._heartbeat(message, reply)
             else:
                 reply(self._answer(message))
         except CommitLogError as error:
             reply(refused(error))
+
+    def _check_cluster(self, message: Message) -> None:
+        """Refuse a request that means another cluster, or a node that knows more than the controller."""
+        theirs, ours = getattr(message, "cluster_id", ""), self._controller.state().cluster_id
+        if theirs not in ("", ours):
+            raise WrongClusterError(theirs, ours)
+        if isinstance(message, Join | Heartbeat) and message.node_id >= 0:
+            self._controller.check(message.known)
 
     def _answer(self, message: Message) -> Message:
         controller = self._controller
@@ -153,7 +169,13 @@ class ControllerServer:
                     return Joined(attempts.incarnation, self._session_timeout_ms)
             elif message.token in attempts.tokens:
                 raise StaleNodeError(message.node_id)
-            incarnation = self._controller.register(message.node_id, message.address, clean=message.clean)
+            incarnation = self._controller.register(
+                message.node_id,
+                message.address,
+                clean=message.clean,
+                disk_id=message.disk_id,
+                known=message.known,
+            )
             if message.token not in attempts.tokens:
                 attempts.tokens.append(message.token)
             attempts.incarnation = incarnation
@@ -202,7 +224,8 @@ class ControllerServer:
         for one in due:
             one.reply(ClusterNow(self._state))
         for node_id, incarnation in missed.items():
-            self._controller.gone(node_id, incarnation)  # nothing happens if it has joined anew
+            with suppress(StaleControllerError):  # it decides nothing any more, and has said so
+                self._controller.gone(node_id, incarnation)  # nothing happens if it has joined again
 
     def _excuse(self, now_ms: int) -> None:
         """If this process was stopped for a while, nobody could be heard: that is not the nodes' fault."""

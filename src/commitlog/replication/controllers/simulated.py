@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, StaleControllerError
+from commitlog.ids import new_id
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.cluster import ClusterState, IsrChange, Known, Reign
 from commitlog.replication.controller import Changed, Decided
 from commitlog.replication.transports.local import LocalNetwork
 
@@ -26,6 +27,8 @@ class _Session:
     address: str
     changed: Changed
     seen_ms: int
+    disk_id: str = ""
+    known: Known | None = None
     told: ClusterState | None = None
     telling: bool = False
 
@@ -42,7 +45,8 @@ class SimulatedController:
         self._network = network
         self._rejoins_clean = rejoins_clean
         self._session_timeout_ms = session_timeout_ms
-        self._state = ClusterState()
+        self._state = ClusterState(cluster_id=new_id(), reigns=(Reign(new_id(), 0),))
+        self._superseded: CommitLogError | None = None
         self._sessions: dict[int, _Session] = {}
         self.watchers: list[Callable[[ClusterState, ClusterState], None]] = []  # told of every change at once
         network.call_later(self._beat_ms, self._beat)
@@ -53,11 +57,52 @@ class SimulatedController:
 
     # --- Controller ---------------------------------------------------------------------------------
 
-    def join(self, node_id: int, address: str, *, clean: bool, changed: Changed) -> int:
+    def restart(self, state: ClusterState) -> None:
+        """Go on with another state, right or wrong, as one does that was restored from a copy of it."""
+        self._state = rules.begun(state, new_id(), state.epoch + 1, state.version + 1)
+        self._superseded = None
+        for session in self._sessions.values():
+            session.told = None
+            if self._hears(session) and self._network.reaches(session.address, CONTROLLER):
+                self._listens(session)
+        if self._superseded is None:
+            silent = [node_id for node_id in self._state.nodes if node_id not in self._sessions]
+            self._set(rules.gone(self._state, *silent))
+
+    def join(
+        self,
+        node_id: int,
+        address: str,
+        *,
+        clean: bool,
+        changed: Changed,
+        disk_id: str = "",
+        known: Known | None = None,
+    ) -> int:
         """Make a node known as alive; returns its incarnation."""
-        self._sessions[node_id] = _Session(address, changed, self._network.now_ms())
-        self._set(rules.joined(self._state, node_id, address, clean=clean))
+        session = _Session(address, changed, self._network.now_ms(), disk_id, known)
+        if not self._listens(session):
+            raise self._superseded or self._state.refusal(known) or AssertionError
+        self._sessions[node_id] = session
+        self._join(node_id, session, clean)
         return self._state.nodes[node_id].incarnation
+
+    def _join(self, node_id: int, session: _Session, clean: bool) -> None:
+        disk_id, known = session.disk_id, session.known
+        self._set(
+            rules.joined(self._state, node_id, session.address, clean=clean, disk_id=disk_id, known=known)
+        )
+
+    def _listens(self, session: _Session) -> bool:
+        """Say whether this controller is one for a node; if the node knows more, it is one for nobody."""
+        refusal = self._state.refusal(session.known)
+        if isinstance(refusal, StaleControllerError):
+            self._superseded = refusal
+        return refusal is None and self._superseded is None
+
+    def problem(self) -> CommitLogError | None:
+        """Return why nothing changes any more; None while it does."""
+        return self._superseded
 
     def leave(self, node_id: int, timeout_ms: int) -> bool:
         """Hand over what a node leads; drives the network until that is done, or takes too long."""
@@ -74,8 +119,11 @@ class SimulatedController:
         session = self._sessions.get(change.leader)
         if session is None or not self._network.reaches(session.address, CONTROLLER):
             return
+        cluster_id = None if session.known is None else session.known.cluster_id
 
         def decide() -> None:
+            if self._superseded is not None or cluster_id != self._state.cluster_id:
+                return
             counts = self._decide(change)
             self._network.call_later(self._network.delay_ms(), lambda: tell(counts))
 
@@ -93,7 +141,7 @@ class SimulatedController:
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
     ) -> None:
         """Create a topic, its replicas spread over the nodes that are alive."""
-        self._set(rules.topic_created(self._state, name, partitions, replication_factor, config))
+        self._set(rules.topic_created(self._state, name, partitions, replication_factor, config, new_id()))
 
     def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
         """Change settings of a topic, on all nodes."""
@@ -129,6 +177,8 @@ class SimulatedController:
         return True
 
     def _set(self, state: ClusterState) -> None:
+        if self._superseded is not None:
+            raise self._superseded
         before, self._state = self._state, state
         if state is before:
             return
@@ -147,8 +197,8 @@ class SimulatedController:
         session.telling = False
         if self._sessions.get(node_id) is not session or session.told is self._state:
             return
-        if self._hears(session):
-            session.told = self._state
+        if self._hears(session) and self._listens(session):
+            session.told, session.known = self._state, self._state.known
             session.changed(self._state)
 
     def _hears(self, session: _Session) -> bool:
@@ -156,19 +206,22 @@ class SimulatedController:
 
     def _beat(self) -> None:
         """Notice who is gone and who is back, and tell again what did not get through."""
+        self._network.call_later(self._beat_ms, self._beat)
         now_ms = self._network.now_ms()
         expired = []
-        for node_id, session in self._sessions.items():
+        for node_id, session in list(self._sessions.items()):
             if self._network.alive(session.address) and self._network.reaches(session.address, CONTROLLER):
+                if not self._listens(session):
+                    continue
                 session.seen_ms = now_ms
                 if node_id not in self._state.nodes:
-                    clean = self._rejoins_clean
-                    self._set(rules.joined(self._state, node_id, session.address, clean=clean))
+                    self._join(node_id, session, self._rejoins_clean)
             elif now_ms - session.seen_ms >= self._session_timeout_ms and node_id in self._state.nodes:
                 expired.append(node_id)
+        if self._superseded is not None:
+            return
         if expired:
             self._set(rules.gone(self._state, *expired))
         for node_id, session in self._sessions.items():
             if session.told is not self._state:
                 self._tell_soon(node_id)
-        self._network.call_later(self._beat_ms, self._beat)

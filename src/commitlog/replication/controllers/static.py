@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 from commitlog import files
-from commitlog.errors import (
-    ClosedError,
-    CommitLogError,
-    CorruptionError,
-    NoControllerError,
-    UnsupportedFormatError,
-)
+from commitlog.errors import ClosedError, CommitLogError, NoControllerError, StaleControllerError
+from commitlog.ids import new_id
 from commitlog.lock import LogLock
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.cluster import ClusterState, IsrChange, Known, Reign
 from commitlog.replication.controller import Changed, Decided
-from commitlog.replication.controllers.stored import dumped, state_from_json, state_to_json
+from commitlog.replication.controllers.stored import StoredState, read_state_file, write_state_file
 from commitlog.replication.controllers.telling import CallingThread, CallSoon, Listeners
 
-FORMAT = 1
-_FILE, _NEW = "cluster.json", "cluster.json.new"
+_FILE = "cluster.json"
+_logger = logging.getLogger("commitlog.replication")
 
 Rule = Callable[[ClusterState], ClusterState]
 
@@ -39,7 +34,7 @@ class StaticController:
     """
 
     def __init__(self, state: ClusterState | None = None, *, call_soon: CallSoon | None = None) -> None:
-        self._state = state or ClusterState()
+        self._state = state or ClusterState(cluster_id=new_id(), reigns=(Reign(new_id(), 0),))
         self._thread: CallingThread | None = None
         if call_soon is None:
             self._thread = CallingThread("controller")
@@ -47,47 +42,95 @@ class StaticController:
         self._call_soon = call_soon
         self._listeners = Listeners(call_soon, self._state)
         self._changing = threading.Condition()
-        self._keep: Callable[[ClusterState], None] = lambda state: None
+        self._keep: Callable[[StoredState], None] = lambda stored: None
+        self._superseded: StaleControllerError | None = None
         self._lock: LogLock | None = None
         self._closed = False
         self._failed: BaseException | None = None
 
     @classmethod
-    def open(cls, directory: str, *, keep_nodes: bool = False, call_soon: CallSoon | None = None) -> Self:
+    def open(
+        cls,
+        directory: str,
+        *,
+        keep_nodes: bool = False,
+        accept_older: bool = False,
+        call_soon: CallSoon | None = None,
+    ) -> Self:
         """Open the controller of a directory, made if it is new: epochs go on where they were.
 
         Nodes in this process ended with it, so they are gone; with `keep_nodes` those that were alive are
-        taken to be, in processes of their own: served.py finds out.
+        taken to be, in processes of their own: served.py finds out. A controller that has met a node which
+        knew a later state changes nothing any more, until it is opened with `accept_older`.
         """
         directory = os.path.abspath(directory)
         files.make_directories(directory)
         lock = LogLock.take(directory)
+        path = os.path.join(directory, _FILE)
         try:
-            state = _read(os.path.join(directory, _FILE))
-            state = replace(state, epoch=state.epoch + 1, version=state.version + 1)
+            found = read_state_file(path) or StoredState(ClusterState(cluster_id=new_id(), reigns=()))
+            state = rules.begun(found.state, new_id(), found.state.epoch + 1, found.state.version + 1)
             state = state if keep_nodes else rules.gone(state, *state.nodes)
-            _write(directory, state)
+            superseded = None if accept_older else found.superseded
+            if superseded != found.superseded:
+                state = rules.epochs_raised(state)
+            write_state_file(path, StoredState(state, superseded))
             controller = cls(state, call_soon=call_soon)
         except BaseException:
             lock.release()
             raise
-        controller._keep = lambda after: _write(directory, after)
+        controller._keep = lambda stored: write_state_file(path, stored)
         controller._lock = lock
+        if superseded is not None:
+            controller._superseded = StaleControllerError(superseded, state.version)
         return controller
 
     # --- nodes
 
-    def join(self, node_id: int, address: str, *, clean: bool, changed: Changed) -> int:
+    def join(
+        self,
+        node_id: int,
+        address: str,
+        *,
+        clean: bool,
+        changed: Changed,
+        disk_id: str = "",
+        known: Known | None = None,
+    ) -> int:
         """Make a node of this process known as alive; returns its incarnation."""
         with self._changing:
-            incarnation = self.register(node_id, address, clean=clean)
+            incarnation = self.register(node_id, address, clean=clean, disk_id=disk_id, known=known)
             self._listeners.add(node_id, changed)
         return incarnation
 
-    def register(self, node_id: int, address: str, *, clean: bool) -> int:
+    def register(
+        self, node_id: int, address: str, *, clean: bool, disk_id: str = "", known: Known | None = None
+    ) -> int:
         """Make a node of another process known as alive."""
-        state = self._change(lambda state: rules.joined(state, node_id, address, clean=clean))
+        with self._changing:
+            self.check(known)
+            state = self._change(
+                lambda state: rules.joined(state, node_id, address, clean=clean, disk_id=disk_id, known=known)
+            )
         return state.nodes[node_id].incarnation
+
+    def check(self, known: Known | None) -> None:
+        """Raise if a node that knows this state must not listen to this controller.
+
+        If the node knows more than this controller, that is an older copy of the real one, and changes
+        nothing any more: what it decided would go against what was acknowledged since.
+        """
+        with self._changing:
+            if self._superseded is not None:
+                raise self._superseded
+            refusal = self._state.refusal(known)
+            if isinstance(refusal, StaleControllerError):
+                assert known is not None
+                _logger.error("the controller decides nothing any more: %s", refusal)
+                self._superseded = refusal
+                self._store(StoredState(self._state, known.version))
+            if refusal is not None:
+                raise refusal
 
     def leave(self, node_id: int, timeout_ms: int) -> bool:
         """Hand over what a node leads; False if no replica came in sync in time to take it all."""
@@ -119,8 +162,9 @@ class StaticController:
         """Propose who is in sync; `decided` is told once the proposer has been told the state."""
 
         def decide() -> None:
-            counts, _ = self.decide_isr(change)
-            self._call_soon(lambda: decided(counts))
+            with contextlib.suppress(StaleControllerError):  # then nothing is ever decided
+                counts, _ = self.decide_isr(change)
+                self._call_soon(lambda: decided(counts))
 
         self._call_soon(decide)
 
@@ -129,7 +173,7 @@ class StaticController:
         with self._changing:
             try:
                 return True, self._change(lambda state: rules.isr_changed(state, change)).version
-            except (NoControllerError, ClosedError):
+            except (NoControllerError, ClosedError, StaleControllerError):
                 raise  # not decided
             except CommitLogError:
                 return False, self._state.version
@@ -138,7 +182,10 @@ class StaticController:
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
     ) -> None:
         """Create a topic, its replicas spread over the nodes that are alive."""
-        self._change(lambda state: rules.topic_created(state, name, partitions, replication_factor, config))
+        topic_id = new_id()
+        self._change(
+            lambda state: rules.topic_created(state, name, partitions, replication_factor, config, topic_id)
+        )
 
     def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
         """Change settings of a topic, on all nodes."""
@@ -167,6 +214,14 @@ class StaticController:
         with self._changing:
             return self._state
 
+    def problem(self) -> CommitLogError | None:
+        """Return why nothing changes any more; None while it does."""
+        with self._changing:
+            return self._superseded or (self._unkept() if self._failed is not None else None)
+
+    def _unkept(self) -> NoControllerError:
+        return NoControllerError(f"its state could not be kept ({self._failed})")
+
     def listen(self, listener_id: int, changed: Changed) -> None:
         """Tell somebody of every state who is no node; ids below 0 are free for that."""
         self._listeners.add(listener_id, changed)
@@ -176,22 +231,24 @@ class StaticController:
             if self._closed:
                 raise ClosedError("the controller")
             if self._failed is not None:
-                raise NoControllerError(f"its state could not be kept ({self._failed})")
+                raise self._unkept()
+            if self._superseded is not None:
+                raise self._superseded
             after = rule(self._state)
             if after is not self._state:
-                self._store(after)
+                self._store(StoredState(after))
                 self._state = after
                 self._listeners.tell(after)
                 self._changing.notify_all()
             return after
 
-    def _store(self, after: ClusterState) -> None:
+    def _store(self, stored: StoredState) -> None:
         """Make a state durable before anybody hears of it."""
         try:
-            self._keep(after)
+            self._keep(stored)
         except OSError as error:
             self._failed = error  # which of the two states is on disk is not known: so it ends here
-            raise NoControllerError(f"its state could not be kept ({error})") from error
+            raise self._unkept() from error
 
     def close(self) -> None:
         """Tell what is still to be told, and let everything go."""
@@ -204,21 +261,3 @@ class StaticController:
             self._thread.close()
         if self._lock is not None:
             self._lock.release()
-
-
-def _read(path: str) -> ClusterState:
-    try:
-        with open(path, "rb") as file:
-            raw = json.loads(file.read())
-        if raw["format"] != FORMAT:
-            raise UnsupportedFormatError(path, raw["format"], FORMAT)
-        return state_from_json(raw["state"])
-    except FileNotFoundError:
-        return ClusterState()
-    except (ValueError, KeyError, TypeError):
-        raise CorruptionError(path, 0, "not what commitlog wrote there") from None
-
-
-def _write(directory: str, state: ClusterState) -> None:
-    contents = dumped({"format": FORMAT, "state": state_to_json(state)})
-    files.write_whole(os.path.join(directory, _FILE), contents, os.path.join(directory, _NEW))

@@ -4,9 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from commitlog.replication.cluster import ClusterState, NodeState, PartitionState, TopicState
+from commitlog import files
+from commitlog.errors import CorruptionError, UnsupportedFormatError
+from commitlog.replication.cluster import (
+    ClusterState,
+    Deletion,
+    Member,
+    NodeState,
+    PartitionState,
+    Reign,
+    TopicState,
+)
+
+FORMAT = 2
+
+
+class StoredState(NamedTuple):
+    """A state in a file. `superseded` is the version that a node knew and this state does not follow."""
+
+    state: ClusterState
+    superseded: int | None = None
+
+
+def read_state_file(path: str) -> StoredState | None:
+    """Return what write_state_file() put there; None if there is no such file."""
+    try:
+        with open(path, "rb") as file:
+            raw = json.loads(file.read())
+        if raw["format"] != FORMAT:
+            raise UnsupportedFormatError(path, raw["format"], FORMAT)
+        superseded = raw["superseded"]
+        return StoredState(state_from_json(raw["state"]), None if superseded is None else int(superseded))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise CorruptionError(path, 0, "not what commitlog wrote there") from None
+
+
+def write_state_file(path: str, stored: StoredState) -> None:
+    """Make a state durable: all of it, or what was there before."""
+    contents = {"format": FORMAT, "state": state_to_json(stored.state), "superseded": stored.superseded}
+    files.write_whole(path, dumped(contents), path + ".new")
 
 
 def dumped(value: Any) -> bytes:
@@ -21,13 +61,35 @@ def state_to_json(state: ClusterState) -> dict[str, Any]:
         "version": state.version,
         "nodes": nodes_to_json(state.nodes),
         "topics": {name: topic_to_json(topic) for name, topic in state.topics.items()},
+        **lineage_to_json(state),
+    }
+
+
+def lineage_to_json(state: ClusterState) -> dict[str, Any]:
+    """Return what tells a cluster from others, and what its members have to hear of."""
+    return {
+        "cluster_id": state.cluster_id,
+        "reigns": [[one.reign_id, one.first_version] for one in state.reigns],
+        "members": [[key, one.disk_id, one.heard_version] for key, one in state.members.items()],
+        "deleted": [[key, one.name, one.version] for key, one in state.deleted.items()],
+    }
+
+
+def lineage_from_json(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those fields of a state."""
+    return {
+        "cluster_id": str(raw["cluster_id"]),
+        "reigns": tuple(Reign(str(key), int(version)) for key, version in raw["reigns"]),
+        "members": {int(key): Member(str(disk), int(heard)) for key, disk, heard in raw["members"]},
+        "deleted": {str(key): Deletion(str(name), int(at)) for key, name, at in raw["deleted"]},
     }
 
 
 def state_from_json(raw: Mapping[str, Any]) -> ClusterState:
     """Return a whole state; ValueError, KeyError or TypeError if it is none."""
     topics = {str(name): topic_from_json(topic) for name, topic in raw["topics"].items()}
-    return ClusterState(nodes_from_json(raw["nodes"]), topics, int(raw["epoch"]), int(raw["version"]))
+    nodes = nodes_from_json(raw["nodes"])
+    return ClusterState(nodes, topics, int(raw["epoch"]), int(raw["version"]), **lineage_from_json(raw))
 
 
 def nodes_to_json(nodes: Mapping[int, NodeState]) -> list[list[Any]]:
@@ -47,7 +109,7 @@ def nodes_from_json(raw: list[list[Any]]) -> dict[int, NodeState]:
 def topic_to_json(topic: TopicState) -> dict[str, Any]:
     """Return a topic."""
     partitions = [
-        [one.replicas, one.isr, one.leader, one.leader_epoch, one.version, one.target]
+        [one.replicas, one.isr, one.leader, one.leader_epoch, one.version, one.target, one.awaits]
         for one in topic.partitions
     ]
     return {"topic_id": topic.topic_id, "config": dict(topic.config), "partitions": partitions}
@@ -63,7 +125,8 @@ def topic_from_json(raw: Mapping[str, Any]) -> TopicState:
             int(epoch),
             int(version),
             None if target is None else tuple(target),
+            awaits,
         )
-        for replicas, isr, leader, epoch, version, target in raw["partitions"]
+        for replicas, isr, leader, epoch, version, target, awaits in raw["partitions"]
     )
-    return TopicState(int(raw["topic_id"]), dict(raw["config"]), partitions)
+    return TopicState(str(raw["topic_id"]), dict(raw["config"]), partitions)

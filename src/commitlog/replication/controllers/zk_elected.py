@@ -20,6 +20,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 
+from commitlog.ids import new_id
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState
 from commitlog.replication.controllers.stored import dumped
@@ -34,7 +35,8 @@ from commitlog.replication.controllers.zk_layout import (
 from commitlog.replication.controllers.zk_requests import answered
 
 _logger = logging.getLogger("commitlog.replication")
-_MOST_BYTES = 512 << 10  # of a transaction; ZooKeeper refuses a megabyte
+# Of the topics of a transaction, unless it is a single one, and of all of it; ZooKeeper refuses a megabyte.
+_MOST_BYTES, _MOST_BYTES_AT_ALL = 512 << 10, 950_000
 Write = Callable[[Any], None]  # adds an operation to a transaction
 
 
@@ -82,16 +84,14 @@ class Elected:
 
     def _take_over(self) -> None:
         """Read what the last controller left, which may have ended between two transactions of a change."""
-        raw, stat = self._client.get(self._layout.cluster)
-        self._cluster, self._cluster_version = Cluster.unpacked(raw), stat.version
+        self._cluster_version = self._client.get(self._layout.cluster)[1].version
         found = read_state(self._client, self._layout, None, None)
         newest = max(
-            [self._cluster.version]
-            + [one.version for topic in found.topics.values() for one in topic.partitions]
+            [found.version] + [one.version for topic in found.topics.values() for one in topic.partitions]
         )
-        state = replace(found, nodes=self._cluster.nodes or {}, epoch=self.epoch, version=newest + 1)
-        self._cluster = replace(self._cluster, recent=(), version=newest)  # so that all read all topics
-        self._write(replace(state, version=newest), state)
+        before = replace(found, version=newest)
+        self._cluster = Cluster(replace(before, topics={}))  # so that all read all topics
+        self._write(before, rules.begun(before, new_id(), self.epoch, newest + 1))
 
     # --- what is to be decided
 
@@ -134,7 +134,7 @@ class Elected:
         if after is not before:
             names = _changed(before, after)
             cluster = cluster.followed_by(after, names)
-            pieces = [*self._pieces(before, after, names)] or [[]]
+            pieces = [*self._pieces(before, after, names, len(cluster.packed()))]
         for piece in pieces[:-1]:
             self._commit(piece)  # another controller that takes over here finds topics newer than `cluster`
         if self._commit(pieces[-1], cluster if after is not before else None, answering):
@@ -145,8 +145,13 @@ class Elected:
         elif len(pieces) > 1:
             self._take_over()
 
-    def _pieces(self, before: ClusterState, after: ClusterState, names: set[str]) -> Iterator[list[Write]]:
-        """Yield the changes of topics, in one piece unless that is more than ZooKeeper takes."""
+    def _pieces(
+        self, before: ClusterState, after: ClusterState, names: set[str], cluster_bytes: int
+    ) -> Iterator[list[Write]]:
+        """Yield the changes of topics, in one piece unless that is more than ZooKeeper takes.
+
+        `cluster` is written with the last piece, so there has to be room for it.
+        """
         piece: list[Write] = []
         size = 0
         for name in sorted(names):
@@ -156,8 +161,10 @@ class Elected:
                 piece, size = [], 0
             piece.append(write)
             size += length
-        if piece:
+        if size + cluster_bytes > _MOST_BYTES_AT_ALL:
             yield piece
+            piece = []
+        yield piece
 
     def _topic_write(self, before: ClusterState, after: ClusterState, name: str) -> tuple[Write, int]:
         path, topic = self._layout.topic(name), after.topics.get(name)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from commitlog.errors import MissingDependencyError
-from commitlog.replication.cluster import ClusterState, NodeState, TopicState
+from commitlog.errors import CommitLogError, MissingDependencyError, StaleControllerError, WrongClusterError
+from commitlog.ids import new_id
+from commitlog.replication.cluster import ClusterState, Known, Reign, TopicState
 from commitlog.replication.controllers.stored import (
     dumped,
+    lineage_from_json,
+    lineage_to_json,
     nodes_from_json,
     nodes_to_json,
     topic_from_json,
@@ -25,6 +28,7 @@ except ImportError as missing:
     raise MissingDependencyError("ZooKeeperController", "commitlog[zookeeper]") from missing
 
 RECENT = 64  # changes that are remembered, so that a node need not read every topic again
+RECENT_BYTES = 100_000  # of their topics' names
 Watch = Callable[[Any], None]
 
 
@@ -64,6 +68,11 @@ class Layout:
         """How many times a controller was elected; every write of one checks that it is still the last."""
         return f"{self.root}/controller_epoch"
 
+    @property
+    def superseded(self) -> str:
+        """Made by a node that knew a later state than this: until it is removed, nobody decides anything."""
+        return f"{self.root}/superseded"
+
     def topic(self, name: str) -> str:
         """Return the path of a topic."""
         return f"{self.topics}/{name}"
@@ -72,13 +81,38 @@ class Layout:
         """Return the path of a node."""
         return f"{self.nodes}/{node_id}"
 
-    def make(self, client: Any) -> None:
-        """Make what is not there yet."""
-        for path in (self.topics, self.nodes, self.requests):
-            client.ensure_path(path)
-        for path, value in ((self.controller_epoch, b"0"), (self.cluster, Cluster().packed())):
+    def make(self, client: Any, known: Known | None = None) -> None:
+        """Make what is not there yet; a new cluster only for a node that belongs to none."""
+        if known is None or client.exists(self.cluster) is not None:
+            for path in (self.topics, self.nodes, self.requests):
+                client.ensure_path(path)
+            first = Cluster(ClusterState(cluster_id=new_id(), reigns=(Reign(new_id(), 0),)))
+            for path, value in ((self.controller_epoch, b"0"), (self.cluster, first.packed())):
+                with contextlib.suppress(NodeExistsError):
+                    client.create(path, value)
+
+    def refusal(self, client: Any, known: Known | None, watch: Watch) -> CommitLogError | None:
+        """Return why a node that knows this state must not listen to what is here; None if it may.
+
+        If it knows more than what is here, that is an older copy: it says so to all.
+        """
+        refusal: CommitLogError | None = None
+        try:
+            raw, _ = client.get(self.cluster)
+            state = Cluster.unpacked(raw).state
+            refusal = state.refusal(known)
+        except NoNodeError:
+            if known is not None:
+                return WrongClusterError(known.cluster_id, f"none: there is no {self.cluster} in ZooKeeper")
+            return None
+        if isinstance(refusal, StaleControllerError) and known is not None:
             with contextlib.suppress(NodeExistsError):
-                client.create(path, value)
+                client.create(self.superseded, str(known.version).encode())
+        try:
+            raw, _ = client.get(self.superseded, watch=watch)
+        except NoNodeError:
+            return refusal
+        return refusal or StaleControllerError(int(raw), state.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +123,33 @@ class Cluster:
     to read all topics.
     """
 
-    epoch: int = 0
-    version: int = 0
-    nodes: Mapping[int, NodeState] | None = None
+    state: ClusterState = ClusterState()  # without its topics
     recent: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
     def packed(self) -> bytes:
         """Return what is kept."""
-        recent = [[before, list(names)] for before, names in self.recent]
-        nodes = nodes_to_json(self.nodes or {})
-        return dumped({"epoch": self.epoch, "version": self.version, "nodes": nodes, "recent": recent})
+        state = self.state
+        return dumped(
+            {
+                "epoch": state.epoch,
+                "version": state.version,
+                "nodes": nodes_to_json(state.nodes),
+                "recent": [[before, list(names)] for before, names in self.recent],
+                **lineage_to_json(state),
+            }
+        )
 
     @classmethod
     def unpacked(cls, raw: bytes) -> Cluster:
         """Return what was kept."""
         found = json.loads(raw)
         recent = tuple((int(before), tuple(names)) for before, names in found["recent"])
-        return cls(int(found["epoch"]), int(found["version"]), nodes_from_json(found["nodes"]), recent)
+        nodes, epoch, version = nodes_from_json(found["nodes"]), int(found["epoch"]), int(found["version"])
+        return cls(ClusterState(nodes, {}, epoch, version, **lineage_from_json(found)), recent)
 
     def changed_since(self, version: int) -> set[str] | None:
         """Return the topics that have changed since a version; None if that is not remembered."""
-        if version == self.version:
+        if version == self.state.version:
             return set()
         if not self.recent or version < self.recent[0][0]:
             return None
@@ -117,15 +157,18 @@ class Cluster:
 
     def followed_by(self, after: ClusterState, names: Iterable[str]) -> Cluster:
         """Return what holds once a state has changed into this one."""
-        recent = (*self.recent, (self.version, tuple(sorted(names))))[-RECENT:]
-        return replace(self, epoch=after.epoch, version=after.version, nodes=after.nodes, recent=recent)
+        recent = (*self.recent, (self.state.version, tuple(sorted(names))))[-RECENT:]
+        while recent and sum(len(name) + 3 for _, changed in recent for name in changed) > RECENT_BYTES:
+            recent = recent[1:]
+        return Cluster(replace(after, topics={}), recent)
 
 
 def read_state(client: Any, layout: Layout, known: ClusterState | None, watch: Watch | None) -> ClusterState:
     """Read the state; only topics that have changed, if one is known. A topic may be newer than the rest."""
     raw, _ = client.get(layout.cluster, watch=watch)
     cluster = Cluster.unpacked(raw)
-    names = None if known is None else cluster.changed_since(known.version)
+    follows = known is not None and cluster.state.refusal(known.known) is None
+    names = cluster.changed_since(known.version) if known is not None and follows else None
     if names is None:
         names, topics = set(client.get_children(layout.topics)), {}
     else:
@@ -135,7 +178,7 @@ def read_state(client: Any, layout: Layout, known: ClusterState | None, watch: W
         topic = read_topic(client, layout, name)
         if topic is not None:
             topics[name] = topic
-    return ClusterState(cluster.nodes or {}, topics, cluster.epoch, cluster.version)
+    return replace(cluster.state, topics=topics)
 
 
 def read_topic(client: Any, layout: Layout, name: str) -> TopicState | None:
@@ -152,9 +195,9 @@ def packed_topic(topic: TopicState) -> bytes:
     return dumped(topic_to_json(topic))
 
 
-def packed_node(address: str, *, clean: bool) -> bytes:
+def packed_node(address: str, *, clean: bool, disk_id: str = "", heard_version: int | None = None) -> bytes:
     """Return what a node tells of itself."""
-    return dumped({"address": address, "clean": clean})
+    return dumped({"address": address, "clean": clean, "disk_id": disk_id, "heard": heard_version})
 
 
 def read_nodes(client: Any, layout: Layout, watch: Watch) -> dict[int, Registration]:
@@ -166,5 +209,7 @@ def read_nodes(client: Any, layout: Layout, watch: Watch) -> dict[int, Registrat
         except NoNodeError:
             continue  # gone since; the watch tells
         about = json.loads(raw)
-        found[int(name)] = Registration(str(about["address"]), stat.czxid, bool(about["clean"]))
+        found[int(name)] = Registration(
+            str(about["address"]), stat.czxid, bool(about["clean"]), str(about["disk_id"]), about["heard"]
+        )
     return found

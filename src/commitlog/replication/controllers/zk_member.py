@@ -9,7 +9,7 @@ from typing import Any
 from kazoo.exceptions import NodeExistsError
 
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState
+from commitlog.replication.cluster import ClusterState, Known
 from commitlog.replication.controller import Changed
 from commitlog.replication.controllers.zk_layout import Layout, Watch, packed_node
 
@@ -28,6 +28,8 @@ class Member:
     address: str
     clean: bool
     changed: Changed
+    disk_id: str = ""
+    known: Known | None = None  # the state that the node took in last
     incarnation: int = 0  # 0: it has no znode
     alive: bool = False
     fenced: bool = False
@@ -39,7 +41,11 @@ class Member:
         When it joins, a node takes the place of an earlier life of it. Once it was fenced it waits until
         whoever has taken its own place is gone, lest the two drive each other out for ever.
         """
-        path, packed = layout.node(self.node_id), packed_node(self.address, clean=self.clean)
+        path = layout.node(self.node_id)
+        heard_version = None if self.known is None else self.known.version
+        packed = packed_node(
+            self.address, clean=self.clean, disk_id=self.disk_id, heard_version=heard_version
+        )
         stat = client.exists(path, watch=watch)
         try:
             if stat is None:
@@ -74,7 +80,7 @@ class Member:
         now = (state.version, self.fenced)
         if self.told == now or not (self.alive or self.told[0] >= 0):
             return None
-        self.told = now
+        self.told, self.known = now, state.known
         if self.alive:
             return state
         return rules.without(state, self.node_id)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from kazoo.exceptions import NoNodeError
 
 from commitlog.errors import CommitLogError, InvalidReplicasError, ProtocolError, StaleNodeError
+from commitlog.ids import new_id
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, IsrChange
@@ -39,7 +40,10 @@ class Answer(NamedTuple):
 def isr_request(change: IsrChange) -> dict[str, Any]:
     """Return a leader's proposal as a request."""
     lives = [[node_id, life] for node_id, life in change.incarnations.items()]
-    fields = [*change.name, change.leader, change.leader_epoch, change.version, list(change.isr), lives]
+    fields = [
+        *change.name, change.topic_id, change.leader, change.leader_epoch, change.version, list(change.isr),
+        lives,
+    ]  # fmt: skip
     return {"do": "isr", "with": fields}
 
 
@@ -82,6 +86,7 @@ def _isr(
     state: ClusterState,
     topic: str,
     partition: int,
+    topic_id: str,
     leader: int,
     leader_epoch: int,
     version: int,
@@ -89,7 +94,7 @@ def _isr(
     lives: list[tuple[int, int]],
 ) -> ClusterState:
     name, incarnations = TopicPartition(topic, partition), dict(lives)
-    change = IsrChange(name, leader, leader_epoch, version, tuple(isr), incarnations)
+    change = IsrChange(name, topic_id, leader, leader_epoch, version, tuple(isr), incarnations)
     return rules.isr_changed(state, change)
 
 
@@ -100,6 +105,12 @@ def _leave(state: ClusterState, node_id: int, incarnation: int) -> ClusterState:
     return rules.leaving(state, node_id)
 
 
+def _create(
+    state: ClusterState, name: str, partitions: int, replication_factor: int, config: dict[str, Any]
+) -> ClusterState:
+    return rules.topic_created(state, name, partitions, replication_factor, config, new_id())
+
+
 def _reassign(state: ClusterState, topic: str, partition: int, replicas: list[int]) -> ClusterState:
     return rules.reassigned(state, TopicPartition(topic, partition), replicas)
 
@@ -107,7 +118,7 @@ def _reassign(state: ClusterState, topic: str, partition: int, replicas: list[in
 _RULES: dict[str, Callable[..., ClusterState]] = {
     "isr": _isr,
     "leave": _leave,
-    "create_topic": rules.topic_created,
+    "create_topic": _create,
     "alter_topic": rules.topic_altered,
     "delete_topic": rules.topic_deleted,
     "add_partitions": rules.partitions_added,
@@ -132,7 +143,7 @@ class Requests:
     """The requests of this process. One thread looks after them; any may add some."""
 
     def __init__(self, client: Any, layout: Layout, watch: Watch) -> None:
-        self._client = client
+        self.client = client  # another one takes its place if it cannot get through
         self._layout = layout
         self._watch = watch
         self._lock = threading.Lock()
@@ -162,23 +173,23 @@ class Requests:
     def _send(self, one: _Request) -> None:
         prefix = f"{one.token}-"
         if one.tried:  # the answer to create() was lost
-            names = self._client.get_children(self._layout.requests)
+            names = self.client.get_children(self._layout.requests)
             found = [name for name in names if name.startswith(prefix)]
             if found:
                 one.path = f"{self._layout.requests}/{found[0]}"
                 return
         one.tried = True
         path = f"{self._layout.requests}/{prefix}"
-        one.path = self._client.create(path, one.body, ephemeral=True, sequence=True)
+        one.path = self.client.create(path, one.body, ephemeral=True, sequence=True)
 
     def _see(self, one: _Request) -> None:
         answer = None
         try:
-            raw, stat = self._client.get(one.path, watch=self._watch)
+            raw, stat = self.client.get(one.path, watch=self._watch)
             if stat.version == 0:
                 return
             answer = read_answer(raw)
-            self._client.delete(one.path)
+            self.client.delete(one.path)
         except NoNodeError:
             pass  # the session in which it was made is over
         with self._lock:

@@ -6,21 +6,30 @@ docs/controllers.md tells what that promises.
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from commitlog.background import Task, TaskHealth
-from commitlog.errors import ClosedError, CommitLogError, MissingDependencyError, NoControllerError
+from commitlog.errors import (
+    ClosedError,
+    CommitLogError,
+    MissingDependencyError,
+    NoControllerError,
+    StaleControllerError,
+    WrongClusterError,
+)
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.cluster import ClusterState, IsrChange, Known
 from commitlog.replication.controller import Changed, Decided
 from commitlog.replication.controllers.telling import CallingThread, CallSoon
 
 try:
-    from kazoo.client import KazooClient, KazooState
+    from kazoo.client import KazooClient
     from kazoo.exceptions import KazooException, SessionExpiredError
     from kazoo.retry import KazooRetry
 
@@ -32,6 +41,8 @@ except ImportError as missing:
     raise MissingDependencyError("ZooKeeperController", "commitlog[zookeeper]") from missing
 
 _LOOK_SECONDS, _RETRY_SECONDS = 5.0, 0.1  # watches tell sooner; this is for what they might miss
+_REFUSED_SECONDS, _PROBE_SECONDS = 1.0, 2.0
+_logger = logging.getLogger("commitlog.replication")
 
 
 class ZooKeeperController:
@@ -54,10 +65,9 @@ class ZooKeeperController:
         **options: Any,
     ) -> None:
         self._request_timeout_ms = request_timeout_ms
-        retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0)
-        self._client = KazooClient(
-            hosts, timeout=session_timeout_ms / 1000, connection_retry=retry, **options
-        )
+        self._session_seconds = session_timeout_ms / 1000
+        self._hosts, self._options = hosts, options
+        self._client = self._new_client()
         self._layout = Layout(root.rstrip("/"))
         self._task = Task("zookeeper", self._look)
         self._requests = Requests(self._client, self._layout, self._wake)
@@ -67,7 +77,8 @@ class ZooKeeperController:
         self._leaving: Member | None = None
         self._elected: Elected | None = None
         self._session: int | None = None
-        self._lost = False
+        self._cut_off_since: float | None = None
+        self._refusal: CommitLogError | None = None  # why what is in ZooKeeper is not listened to
         self._decisions: list[tuple[int, Decided, bool]] = []
         self._started = self._closed = False
         self._thread: CallingThread | None = None
@@ -78,19 +89,41 @@ class ZooKeeperController:
 
     # --- nodes
 
-    def join(self, node_id: int, address: str, *, clean: bool, changed: Changed) -> int:
+    def _new_client(self) -> Any:
+        retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0)
+        client = KazooClient(
+            self._hosts, timeout=self._session_seconds, connection_retry=retry, **self._options
+        )
+        client.add_listener(self._wake)
+        return client
+
+    def join(
+        self,
+        node_id: int,
+        address: str,
+        *,
+        clean: bool,
+        changed: Changed,
+        disk_id: str = "",
+        known: Known | None = None,
+    ) -> int:
         """Make the node of this process known as alive; returns its incarnation."""
-        self._start()
         with self._changing:
             if self._member is not None:
                 raise CommitLogError(f"node {self._member.node_id} has joined here already")
-            member = self._member = Member(node_id, address, clean, changed)
+            member = self._member = Member(node_id, address, clean, changed, disk_id, known)
+        self._start()
+        with self._changing:
             self._wake()
-            if not self._wait_for(lambda: member.alive, self._request_timeout_ms):
-                self._member, self._leaving = None, member
-                self._wake()
-                raise NoControllerError(f"node {node_id} was not seen in {self._request_timeout_ms} ms")
-            return member.incarnation
+            self._wait_for(lambda: member.alive or self._refusal is not None, self._request_timeout_ms)
+            if member.alive:
+                return member.incarnation
+            if self._refusal is not None:
+                self._member = None
+                raise self._refusal
+        raise self.problem() or NoControllerError(
+            f"node {node_id} was not seen in {self._request_timeout_ms} ms"
+        )
 
     def leave(self, node_id: int, timeout_ms: int) -> bool:
         """Hand over what a node leads; False if no replica came in sync in time to take it all."""
@@ -141,11 +174,24 @@ class ZooKeeperController:
             if self._member is not None:
                 return self._state
         self._start()
+        with self._changing:
+            self._wait_for(lambda: self._client.connected, self._request_timeout_ms)
+        if not self._client.connected:
+            raise self._out_of_reach()
         try:
-            self._layout.make(self._client)
+            self._layout.make(self._client, None)
             return read_state(self._client, self._layout, None, None)
         except KazooException as error:
             raise NoControllerError(repr(error)) from error
+
+    def problem(self) -> CommitLogError | None:
+        """Return why the node does not hear of new states; None if it does."""
+        if self._refusal is not None:
+            return self._refusal
+        return None if self._client.connected else self._out_of_reach()
+
+    def _out_of_reach(self) -> NoControllerError:
+        return NoControllerError(f"no ZooKeeper at {self._hosts}")
 
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
@@ -188,7 +234,8 @@ class ZooKeeperController:
             self._wait_for(lambda: bool(answers), self._request_timeout_ms)
         answer = answers[0] if answers else None
         if answer is None:
-            raise NoControllerError("nobody answered; it may have been done")
+            silent = NoControllerError("nobody answered; it may have been done")
+            raise silent if self._client.connected else self._out_of_reach()
         if answer.error is not None:
             raise answer.error
 
@@ -200,11 +247,12 @@ class ZooKeeperController:
     def _look(self) -> float:
         """Do what there is to do; returns after how many seconds to look again, if nothing wakes us."""
         try:
-            if self._lost:
-                self._lost = False
-                self._lose()
             if not self._client.connected:
+                self._probe()
                 return _RETRY_SECONDS
+            self._cut_off_since = None
+            with self._changing:
+                self._changing.notify_all()
             session = self._begin_session()
             self._requests.look()
             self._act(session)
@@ -214,19 +262,62 @@ class ZooKeeperController:
         except DeposedError:
             self._elected = None
             return 0.0
+        except (WrongClusterError, StaleControllerError) as error:
+            self._refuse(error)
+            return _REFUSED_SECONDS
         except KazooException:
             return _RETRY_SECONDS  # the connection is lost; nothing is taken for done that was not told
         return _LOOK_SECONDS
 
+    def _refuse(self, error: CommitLogError) -> None:
+        """Do not listen to what is in ZooKeeper, which is not what this node knows; say so once.
+
+        The node goes on as it does while ZooKeeper cannot be reached.
+        """
+        if str(error) != str(self._refusal):
+            _logger.error("not listening to ZooKeeper at %s: %s", self._hosts, error)
+        with self._changing:
+            self._refusal, self._elected = error, None
+            self._changing.notify_all()
+
+    def _probe(self) -> None:
+        """See whether only our own client cannot get through, and take another one then.
+
+        A ZooKeeper that has lost its data refuses, without a word, a client that has seen more than it has.
+        """
+        now = time.monotonic()
+        if self._cut_off_since is None:
+            self._cut_off_since = now
+        if now - self._cut_off_since < self._session_seconds:
+            return
+        self._cut_off_since = now
+        other = self._new_client()
+        other.start_async().wait(_PROBE_SECONDS)
+        if other.connected and not self._client.connected:
+            _logger.warning("ZooKeeper at %s does not take our session; taking another one", self._hosts)
+            self._client, other = other, self._client
+            self._requests.client = self._client
+        other.stop()
+        other.close()
+
     def _begin_session(self) -> int:
-        known = self._client.client_id
-        if known is None:
+        known = self._member.known if self._member is not None else None
+        session = self._client.client_id
+        if session is None:
             raise SessionExpiredError
-        if known[0] != self._session:
-            self._lose()
-            self._layout.make(self._client)
-            self._session = known[0]
-        return int(known[0])
+        if session[0] != self._session:
+            self._layout.make(self._client, known)
+        refusal = self._layout.refusal(self._client, known, self._wake)
+        if refusal is not None:
+            raise refusal
+        if self._refusal is not None:
+            _logger.warning("listening to ZooKeeper at %s again", self._hosts)
+            self._refusal = None
+        if session[0] != self._session:
+            if self._session is not None:
+                self._lose()
+            self._session = session[0]
+        return int(session[0])
 
     def _lose(self) -> None:
         """The session is over: nobody has to heed this node any more, until it has joined again."""
@@ -274,8 +365,6 @@ class ZooKeeperController:
 
     def _take(self, state: ClusterState) -> None:
         with self._changing:
-            if state.version < self._state.version:
-                raise CommitLogError(f"ZooKeeper has forgotten what it knew: {self._layout.cluster}")
             self._state = state
         if self._member is not None:
             self._tell(self._member, state)
@@ -309,20 +398,9 @@ class ZooKeeperController:
                 raise ClosedError("the controller")
             if self._started:
                 return
-            self._client.add_listener(self._session_changed)
-            try:
-                self._client.start(self._request_timeout_ms / 1000)
-            except self._client.handler.timeout_exception:
-                self._client.remove_listener(self._session_changed)
-                raise NoControllerError(f"no ZooKeeper at {self._client.hosts}") from None
+            self._client.start_async()
             self._started = True
             self._task.start()
-
-    def _session_changed(self, state: str) -> None:
-        """Hear of the connection, in kazoo's thread, which must not wait."""
-        if state == KazooState.LOST:
-            self._lost = True
-        self._wake()
 
     def _wait_for(self, condition: Any, timeout_ms: int) -> bool:
         found = self._changing.wait_for(lambda: self._closed or condition(), timeout_ms / 1000)

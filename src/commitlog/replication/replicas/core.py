@@ -12,24 +12,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock
+from typing import Protocol
 
 from commitlog.errors import (
     CommitLogError,
-    DiskFullError,
+    NoControllerError,
     NotEnoughReplicasError,
     NotLeaderError,
     ProtocolError,
     ReplicationTimeoutError,
 )
 from commitlog.record import TopicPartition
-from commitlog.replication.cluster import ClusterState, IsrChange, PartitionState, TopicState
+from commitlog.replication import rules
+from commitlog.replication.cluster import ClusterState, IsrChange, Known, PartitionState, TopicState
 from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controller import Controller
 from commitlog.replication.messages import Fetch, Message
 from commitlog.replication.refusals import refused
 from commitlog.replication.replicas.acks import Acknowledged, Acknowledgements, Awaited
+from commitlog.replication.replicas.complaints import Complaints
 from commitlog.replication.replicas.fetching import Fetching
 from commitlog.replication.replicas.replica import Outcome, Replica
 from commitlog.replication.replicas.replica_log import ReplicaLog
@@ -39,10 +43,36 @@ from commitlog.replication.transport import Handler, Reply, Transport
 
 _logger = logging.getLogger("commitlog.replication")
 
-OpenLog = Callable[[TopicPartition, TopicState], ReplicaLog]
-RemoveLog = Callable[[TopicPartition], None]
-
 _LAG_CHECK_MS = 1000  # at most so long between two looks at who lags
+_FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1000, 10_000  # for a topic that cannot be opened
+
+
+class Store(Protocol):
+    """What a node has on its disk."""
+
+    @property
+    def disk_id(self) -> str:
+        """What tells this disk from any other."""
+
+    def kept(self) -> ClusterState | None:
+        """Return the state that was kept last."""
+
+    def keep(self, state: ClusterState) -> None:
+        """Make a state durable."""
+
+    def open(self, name: TopicPartition, topic: TopicState) -> ReplicaLog:
+        """Return the log of a replica, made if it is new; called again when the topic's settings change."""
+
+    def tidy(self, state: ClusterState) -> None:
+        """Remove the replicas of which the state says that they are deleted, or on other nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """When to try again what could not be done for a topic."""
+
+    due_ms: int
+    wait_ms: int
 
 
 def _refuse(request: Message, reply: Reply) -> None:
@@ -50,11 +80,7 @@ def _refuse(request: Message, reply: Reply) -> None:
 
 
 class NodeCore:
-    """The replicas of one node.
-
-    `open_log` is called when this node becomes a replica of a partition, and with the same log as its result
-    when the settings of its topic change; `remove_log` when it is a replica no more.
-    """
+    """The replicas of one node."""
 
     def __init__(
         self,
@@ -62,16 +88,20 @@ class NodeCore:
         transport: Transport,
         controller: Controller,
         config: ReplicationConfig,
-        open_log: OpenLog,
-        remove_log: RemoveLog = lambda name: None,
+        store: Store,
     ) -> None:
         self.node_id = node_id
         self.incarnation = -1
+        self.joined = False  # it is alive by the state that it took in last
+        self.state = ClusterState()  # the one that was taken in last
+        self.refusal: CommitLogError | None = None  # why the newest one was not
+        self.complaints = Complaints()  # about topics that are not replicated here as they should be
         self._transport, self._controller, self._config = transport, controller, config
-        self._open_log, self._remove_log = open_log, remove_log
-        self._lock = Lock()  # guards the four below
+        self._store = store
+        self._known: Known | None = None
+        self._retries: dict[str, _Retry] = {}  # by topic; "" is the state itself
+        self._lock = Lock()  # guards the three below
         self._newest: ClusterState | None = None
-        self._unfinished: ClusterState | None = None  # taken in but for what there was no room for
         self._applying = True  # until joined
         self._closed = False
         self._replicas: dict[TopicPartition, Replica] = {}
@@ -83,7 +113,6 @@ class NodeCore:
         self._lag_check_ms = transport.now_ms()
         self._others: Handler = _refuse
         self._told: Callable[[], None] = lambda: None
-        self._version = -1  # of the state that was applied last
 
     def start(
         self, *, clean: bool, others: Handler = _refuse, told: Callable[[], None] = lambda: None
@@ -92,10 +121,26 @@ class NodeCore:
 
         `clean` tells whether the node's last life ended by a clean stop, so that nothing it had is lost.
         `told` is called when something may have changed in the cluster.
+
+        If no controller answers, the node serves what it has, as a fenced one does, until it has joined.
+        WrongClusterError or StaleControllerError if the controller is not the one that this node knows.
         """
         self._others, self._told = others, told
+        kept = self._store.kept()
+        if kept is not None:
+            self._apply(rules.without(kept, self.node_id))
         address = self._transport.serve(self.handle)
-        self.incarnation = self._controller.join(self.node_id, address, clean=clean, changed=self.changed)
+        try:
+            self.incarnation = self._controller.join(
+                self.node_id,
+                address,
+                clean=clean,
+                changed=self.changed,
+                disk_id=self._store.disk_id,
+                known=self._known,
+            )
+        except NoControllerError as error:
+            _logger.warning("node %d has not joined yet, and goes on trying: %s", self.node_id, error)
         self._transport.call_every(self._config.tick_ms, self.tick)
         self._apply_newest()
         return address
@@ -136,7 +181,7 @@ class NodeCore:
 
     def leader_of(self, name: TopicPartition) -> int | None:
         """Return who leads a partition, as far as the controller has told."""
-        state = self._controller.state().partition(name)
+        state = self.state.partition(name)
         return state.leader if state is not None else None
 
     def appended(self, name: TopicPartition) -> None:
@@ -226,11 +271,12 @@ class NodeCore:
         self._apply_newest()
 
     def _finish(self) -> None:
-        """Take in again what could not be taken in: there may be room by now."""
+        """Take in again what could not be taken in, where it is due: there may be room by now."""
+        now_ms = self._transport.now_ms()
         with self._lock:
-            if self._unfinished is None or self._applying:
+            if self._applying or not any(one.due_ms <= now_ms for one in list(self._retries.values())):
                 return
-            self._newest, self._applying = self._unfinished, True
+            self._newest, self._applying = self.state, True
         self._apply_newest()
 
     def _apply_newest(self) -> None:
@@ -240,7 +286,6 @@ class NodeCore:
                 if state is None or self._closed:
                     self._applying = False
                     return
-                self._unfinished = None
             try:
                 self._apply(state)
             except Exception:
@@ -249,37 +294,55 @@ class NodeCore:
             self._transport.wake()
 
     def _apply(self, state: ClusterState) -> None:
-        if state.version < self._version:
-            # of a controller that has lost its memory: topics that it does not know are not to be deleted
-            _logger.error(
-                "node %d has seen version %d, not taking %d", self.node_id, self._version, state.version
-            )
+        refusal = state.refusal(self._known)
+        if refusal is not None:
+            if str(refusal) != str(self.refusal):
+                _logger.error("node %d does not take in a state: %s", self.node_id, refusal)
+            self.refusal = refusal
             return
-        self._version = state.version
+        self.refusal, self._known, self.state = None, state.known, state
         node = state.nodes.get(self.node_id)
         if node is not None:
-            # its session may have ended and begun anew, without the process having noticed
+            # its session may have ended and begun again, without the process having noticed
             self.incarnation = max(self.incarnation, node.incarnation)
         alive = node is not None and node.incarnation == self.incarnation
+        self.joined = alive
         wanted = {
             TopicPartition(topic_name, number): (topic, one)
             for topic_name, topic in state.topics.items()
             for number, one in enumerate(topic.partitions)
             if self.node_id in one.replicas
         }
-        self._remove(
+        self._retire_all(
             [
                 name
                 for name, replica in self._replicas.items()
                 if name not in wanted or wanted[name][0].topic_id != replica.topic_id
             ]
         )
+        began_ms = self._transport.now_ms()
+        if self._is_due("", began_ms):
+            self._keep(state, alive)
         outcomes = [
             (name, self._apply_one(name, topic, one, state, alive)) for name, (topic, one) in wanted.items()
         ]
+        self._forget_retries(began_ms)
         self._follow(state, {name: one for name, (_, one) in wanted.items()})
         for name, outcome in outcomes:
             self._settle(name, outcome)
+
+    def _keep(self, state: ClusterState, alive: bool) -> None:
+        """Remove what is to go, then make the state durable: once it is, every deletion by it is done.
+
+        What a fenced node hears is not the whole truth, and is not kept. Even if the disk takes nothing, the
+        node has to hear who leads.
+        """
+        try:
+            self._store.tidy(state)
+            if alive:
+                self._store.keep(state)
+        except Exception as error:
+            self._try_again("", error)
 
     def _apply_one(
         self, name: TopicPartition, topic: TopicState, one: PartitionState, state: ClusterState, alive: bool
@@ -291,21 +354,42 @@ class NodeCore:
         try:
             replica = self._replicas.get(name)
             if replica is None:
-                replica = Replica(name, self.node_id, topic, self._open_log(name, topic), self._config)
+                if not self._is_due(name.topic, self._transport.now_ms()):
+                    return outcome
+                replica = Replica(name, self.node_id, topic, self._store.open(name, topic), self._config)
                 self._replicas[name] = replica
             outcome = replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
             self._tell(name, leader, one)
-            if replica.topic_config != topic.config:
+            if replica.topic_config != topic.config and self._is_due(name.topic, self._transport.now_ms()):
                 # last: a leader that cannot store settings has to hear all the same that another one leads
-                self._open_log(name, topic)
+                self._store.open(name, topic)
                 replica.configure(topic.config)
-        except (DiskFullError, OSError):
-            _logger.exception("%s-%d is not replicated here for now; it is tried again", *name)
-            with self._lock:
-                self._unfinished = state
-        except Exception:
-            _logger.exception("%s-%d is not replicated here until the next change", *name)
+        except Exception as error:
+            self._try_again(name.topic, error)
         return outcome
+
+    # --- what cannot be done now ----------------------------------------------------------------------
+
+    def _is_due(self, topic: str, now_ms: int) -> bool:
+        retry = self._retries.get(topic)
+        return retry is None or retry.due_ms <= now_ms
+
+    def _try_again(self, topic: str, error: Exception) -> None:
+        """Note that something could not be done for a topic, and when to try it again."""
+        now_ms, before = self._transport.now_ms(), self._retries.get(topic)
+        wait_ms = _FIRST_RETRY_MS if before is None else min(before.wait_ms * 2, _LONGEST_RETRY_MS)
+        self._retries[topic] = _Retry(now_ms + wait_ms, wait_ms)
+        if self.complaints.is_news(topic, error, now_ms):
+            trace = None if isinstance(error, CommitLogError | OSError) else error
+            what = f"topic {topic} is not replicated here as it should be" if topic else "a state is not kept"
+            _logger.error("node %d: %s: %s; it is tried again", self.node_id, what, error, exc_info=trace)
+
+    def _forget_retries(self, began_ms: int) -> None:
+        """Forget what was tried again, and was done."""
+        for topic, retry in list(self._retries.items()):
+            if retry.due_ms <= began_ms:
+                del self._retries[topic]
+                self.complaints.settled(topic)
 
     def _tell(self, name: TopicPartition, leader: int | None, one: PartitionState) -> None:
         told = leader, one.leader_epoch, one.isr
@@ -318,17 +402,12 @@ class NodeCore:
             self.node_id, who, *name, one.leader_epoch, ", ".join(map(str, sorted(one.isr))),
         )  # fmt: skip
 
-    def _remove(self, names: list[TopicPartition]) -> None:
+    def _retire_all(self, names: list[TopicPartition]) -> None:
         """Be no replica of these any more. All stop before a log goes: the first takes its topic along."""
         for name in names:
             self._told_of.pop(name, None)
             self._replicas.pop(name).retire()
             self._settle(name, Outcome(news=True))
-        for name in names:
-            try:
-                self._remove_log(name)
-            except Exception:
-                _logger.exception("the records of %s-%d could not be removed", *name)
 
     def _follow(self, state: ClusterState, wanted: dict[TopicPartition, PartitionState]) -> None:
         followed: dict[int, set[tuple[TopicPartition, int]]] = {}

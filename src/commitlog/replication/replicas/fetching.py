@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
+from commitlog.errors import CommitLogError
 from commitlog.record import TopicPartition
 from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.messages import Fetch, Fetched, FetchedPart, FetchPart, Message
+from commitlog.replication.replicas.complaints import Complaints
 from commitlog.replication.replicas.replica import Replica
 from commitlog.replication.transport import Transport
 
@@ -50,6 +52,7 @@ class Fetching:
         self._replicas = replicas
         self._transport = transport
         self._config = config
+        self._complaints = Complaints()
         self._lock = Lock()
         self._leaders: dict[int, _Leader] = {}
 
@@ -148,7 +151,14 @@ class Fetching:
         replica = self._replicas.get(part.name)
         if replica is None:
             return
+        now_ms = self._transport.now_ms()
         try:
-            replica.answered(asked, part, self._transport.now_ms())
-        except Exception:
-            _logger.exception("%s-%d cannot follow; it is tried again", *part.name)
+            replica.answered(asked, part, now_ms)
+        except Exception as error:
+            if self._complaints.is_news(part.name, error, now_ms):
+                trace = None if isinstance(error, CommitLogError | OSError) else error
+                text = "%s-%d cannot follow: %s; it is tried again"
+                _logger.error(text, *part.name, error, exc_info=trace)
+        else:
+            if self._complaints.settled(part.name):
+                _logger.warning("%s-%d follows again", *part.name)

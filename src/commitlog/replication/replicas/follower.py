@@ -18,17 +18,27 @@ from commitlog.replication.replicas.effects import (
 )
 from commitlog.replication.replicas.replica_log import ReplicaLog
 
+_LONGEST_BACKOFF_MS = 10_000
+
 
 class Follower:
     """Asks its leader for what it does not have, and takes the answers."""
 
     def __init__(
-        self, name: TopicPartition, log: ReplicaLog, leader: int, leader_epoch: int, backoff_ms: int
+        self,
+        name: TopicPartition,
+        topic_id: str,
+        log: ReplicaLog,
+        leader: int,
+        leader_epoch: int,
+        backoff_ms: int,
     ) -> None:
         self.name = name
+        self._topic_id = topic_id
         self.leader = leader
         self.epoch = leader_epoch
         self.asks_after_ms: int | None = None  # None: at once
+        self.failures = 0  # answers in a row that the disk did not take
         self._log = log
         self._backoff_ms = backoff_ms
         self._asked: FetchPart | None = None
@@ -38,7 +48,7 @@ class Follower:
         log = self._log
         offset = log.next_offset
         last_epoch = log.epochs.epoch_of(offset - 1)
-        self._asked = FetchPart(self.name, self.epoch, offset, last_epoch, log.high_watermark)
+        self._asked = FetchPart(self.name, self._topic_id, self.epoch, offset, last_epoch, log.high_watermark)
         return self._asked
 
     def step(self, asked: FetchPart, part: FetchedPart, now_ms: int) -> tuple[FollowerEffect, ...]:
@@ -67,8 +77,9 @@ class Follower:
         return tuple(effects)
 
     def back_off(self, now_ms: int) -> None:
-        """Ask nothing for a while: after a refusal, or when the disk did not take an answer."""
-        self.asks_after_ms = now_ms + self._backoff_ms
+        """Ask nothing for a while: after a refusal, or longer and longer while the disk takes nothing."""
+        wait_ms = min(self._backoff_ms << min(max(self.failures - 1, 0), 16), _LONGEST_BACKOFF_MS)
+        self.asks_after_ms = now_ms + max(wait_ms, self._backoff_ms)
 
     def _cut_back(self, leader_has: EpochEnd, leader_start: int) -> FollowerEffect:
         """Keep what both logs may have in common: at most what they have of that epoch, and of earlier ones.

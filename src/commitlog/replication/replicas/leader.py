@@ -30,6 +30,7 @@ class Leader:
     def __init__(
         self,
         name: TopicPartition,
+        topic_id: str,
         node_id: int,
         log: ReplicaLog,
         state: PartitionState,
@@ -39,6 +40,7 @@ class Leader:
         now_ms: int,
     ) -> None:
         self.name = name
+        self._topic_id = topic_id
         self.epoch = state.leader_epoch
         self._node_id = node_id
         self._log = log
@@ -118,7 +120,9 @@ class Leader:
 
     def _propose(self, isr: tuple[int, ...], now_ms: int) -> Propose:
         incarnations = self.progress.incarnations(isr)
-        change = IsrChange(self.name, self._node_id, self.epoch, self._version, isr, incarnations)
+        change = IsrChange(
+            self.name, self._topic_id, self._node_id, self.epoch, self._version, isr, incarnations
+        )
         self._undecided.append(change)
         self._propose_after_ms = now_ms + self._config.request_timeout_ms
         self.progress.proposed(isr)

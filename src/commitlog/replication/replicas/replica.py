@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from commitlog.errors import NotLeaderError, PartitionFailedError
+from commitlog.errors import FencedEpochError, NotLeaderError, PartitionFailedError, TopicReplacedError
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import IsrChange, NodeState, PartitionState, TopicState
 from commitlog.replication.config import ReplicationConfig
@@ -79,6 +79,7 @@ class Replica:
         self._version = -1
         self._role: Leader | Follower | None = None
         self._leader: int | None = None
+        self.problem: str | None = None  # why it cannot follow
 
     # --- the controller -----------------------------------------------------------------------------
 
@@ -89,6 +90,11 @@ class Replica:
         with self._lock:
             if state.version < self._version:
                 return NOTHING
+            latest = self.log.epochs.latest
+            if state.leader_epoch < latest:
+                # of a controller that has forgotten what was decided: following would cut off records
+                self._retire()
+                raise FencedEpochError(self.name, state.leader_epoch, latest)
             self._version, self._leader = state.version, leader
             role = self._role
             if leader == self._node_id:
@@ -114,7 +120,15 @@ class Replica:
         with suppress(PartitionFailedError):  # the leader sees it, and resigns
             self.log.lead(state.leader_epoch)
         self._role = Leader(
-            self.name, self._node_id, self.log, state, nodes, self.topic_config, self._config, now_ms
+            self.name,
+            self.topic_id,
+            self._node_id,
+            self.log,
+            state,
+            nodes,
+            self.topic_config,
+            self._config,
+            now_ms,
         )
 
     def retire(self) -> None:
@@ -135,7 +149,7 @@ class Replica:
             # would be taken for its own.
             log.truncate_from(log.next_offset)
         backoff_ms = self._config.replica_fetch_backoff_ms
-        self._role = Follower(self.name, log, leader, leader_epoch, backoff_ms)
+        self._role = Follower(self.name, self.topic_id, log, leader, leader_epoch, backoff_ms)
 
     def decided(self, change: IsrChange, counts: bool, now_ms: int) -> None:
         """Take in what became of a proposal."""
@@ -148,7 +162,7 @@ class Replica:
     def heard(self, node_id: int, incarnation: int, part: FetchPart, now_ms: int) -> Outcome:
         """Take in how far a follower is."""
         with self._lock:
-            if not isinstance(self._role, Leader):
+            if not isinstance(self._role, Leader) or part.topic_id != self.topic_id:
                 return NOTHING
             return self._carry_out(self._role.fetched(node_id, incarnation, part, now_ms))
 
@@ -169,13 +183,19 @@ class Replica:
     def has_news(self, node_id: int, incarnation: int, part: FetchPart) -> bool:
         """Tell whether answer() would have something to say."""
         with self._lock:
-            return not isinstance(self._role, Leader) or self._role.has_news(node_id, incarnation, part)
+            role = self._role
+            if not isinstance(role, Leader) or part.topic_id != self.topic_id:
+                return True
+            return role.has_news(node_id, incarnation, part)
 
     def answer(self, node_id: int, incarnation: int, part: FetchPart, max_bytes: int) -> FetchedPart | None:
         """Return what there is to tell a follower, None if there is nothing new."""
         with self._lock:
             if not isinstance(self._role, Leader):
                 return not_leading(part, self._leader)
+            if part.topic_id != self.topic_id:
+                refusal = refused(TopicReplacedError(part.name.topic, part.topic_id, self.topic_id))
+                return FetchedPart(part.name, part.leader_epoch, part.offset, refusal=refusal)
             return self._role.answer(node_id, incarnation, part, max_bytes)
 
     def in_sync(self, node_id: int) -> bool:
@@ -220,8 +240,11 @@ class Replica:
                 return
             try:
                 self._carry_out(role.step(asked, part, now_ms))
-            except BaseException:
+                role.failures, self.problem = 0, None
+            except BaseException as error:
+                role.failures += 1
                 role.back_off(now_ms)
+                self.problem = f"{type(error).__name__}: {error}"
                 raise
 
     # --- effects ------------------------------------------------------------------------------------

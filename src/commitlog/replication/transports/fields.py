@@ -144,3 +144,12 @@ def fields(make: type, **codecs: Codec) -> Codec:
     return Codec(
         lambda value, data: {name: pack(getattr(value, name), data) for name, pack in packers}, unpack
     )
+
+
+def listed(make: type, **codecs: Codec) -> Codec:
+    """Return how an object looks of which there are many: a list of its fields, without their names."""
+    names, row = tuple(codecs), fixed(*codecs.values())
+    return Codec(
+        lambda value, data: row.pack([getattr(value, name) for name in names], data),
+        lambda raw, left: make(*row.unpack(raw, left)),
+    )

@@ -14,7 +14,17 @@ from crc32c import crc32c
 
 from commitlog.batches.columns import padded
 from commitlog.errors import FrameTooLargeError, ProtocolError
-from commitlog.replication.cluster import ClusterState, IsrChange, NodeState, PartitionState, TopicState
+from commitlog.replication.cluster import (
+    ClusterState,
+    Deletion,
+    IsrChange,
+    Known,
+    Member,
+    NodeState,
+    PartitionState,
+    Reign,
+    TopicState,
+)
 from commitlog.replication.controllers.control import (
     AddPartitions,
     AlterTopic,
@@ -64,12 +74,13 @@ from commitlog.replication.transports.fields import (
     Codec,
     Left,
     fields,
+    listed,
     mapping,
     optional,
     several,
 )
 
-VERSION = 1
+VERSION = 2
 REQUEST, ANSWER = 0, 1
 # size of the whole frame, version, kind, role, a zero, request_id, size of the header, checksum
 _HEAD = Struct("<IBBBBQI")
@@ -175,7 +186,9 @@ def from_bytes(raw: bytes, address: str, max_frame_bytes: int = 100 << 20) -> tu
 
 _REFUSED = fields(Refused, error=TEXT, fields=several(NESTED))
 _EPOCH_END = fields(EpochEnd, epoch=INT, end_offset=INT)
-_FETCH_PART = fields(FetchPart, name=NAME, leader_epoch=INT, offset=INT, last_epoch=INT, high_watermark=INT)
+_FETCH_PART = fields(
+    FetchPart, name=NAME, topic_id=TEXT, leader_epoch=INT, offset=INT, last_epoch=INT, high_watermark=INT,
+)  # fmt: skip
 _FETCHED_PART = fields(
     FetchedPart, name=NAME, leader_epoch=INT, offset=INT, refusal=optional(_REFUSED), high_watermark=INT,
     start_offset=INT, diverging=optional(_EPOCH_END), segment_base=INT, data=DATA,
@@ -183,21 +196,25 @@ _FETCHED_PART = fields(
 _CONFIG = mapping(TEXT, SCALAR)
 _NODES = several(INT)
 _DESCRIBED_TOPIC = fields(
-    DescribedTopic, name=TEXT, config=_CONFIG, leaders=several(optional(INT)),
+    DescribedTopic, name=TEXT, topic_id=TEXT, config=_CONFIG, leaders=several(optional(INT)),
     leader_epochs=several(INT), replicas=several(_NODES), isr=several(_NODES),
 )  # fmt: skip
 
 _NODE = fields(NodeState, node_id=INT, address=TEXT, incarnation=INT, leaving=FLAG)
-_PARTITION = fields(
+_PARTITION = listed(
     PartitionState, replicas=_NODES, isr=_NODES, leader=optional(INT), leader_epoch=INT, version=INT,
-    target=optional(_NODES),
+    target=optional(_NODES), awaits=optional(TEXT),
 )  # fmt: skip
-_TOPIC = fields(TopicState, topic_id=INT, config=_CONFIG, partitions=several(_PARTITION))
+_TOPIC = fields(TopicState, topic_id=TEXT, config=_CONFIG, partitions=several(_PARTITION))
+_KNOWN = fields(Known, cluster_id=TEXT, reign_id=TEXT, version=INT)
 _CLUSTER = fields(
-    ClusterState, nodes=mapping(INT, _NODE), topics=mapping(TEXT, _TOPIC), epoch=INT, version=INT
-)
+    ClusterState, nodes=mapping(INT, _NODE), topics=mapping(TEXT, _TOPIC), epoch=INT, version=INT,
+    cluster_id=TEXT, reigns=several(listed(Reign, reign_id=TEXT, first_version=INT)),
+    members=mapping(INT, listed(Member, disk_id=TEXT, heard_version=INT)),
+    deleted=mapping(TEXT, listed(Deletion, name=TEXT, version=INT)),
+)  # fmt: skip
 _ISR_CHANGE = fields(
-    IsrChange, name=NAME, leader=INT, leader_epoch=INT, version=INT, isr=_NODES,
+    IsrChange, name=NAME, topic_id=TEXT, leader=INT, leader_epoch=INT, version=INT, isr=_NODES,
     incarnations=mapping(INT, INT),
 )  # fmt: skip
 
@@ -209,32 +226,36 @@ KINDS: dict[int, tuple[type, Codec]] = {
         parts=several(_FETCH_PART))),
     4: (Fetched, fields(Fetched, parts=several(_FETCHED_PART))),
     5: (Describe, fields(Describe, topics=several(TEXT))),
-    6: (Described, fields(Described, nodes=mapping(INT, TEXT), topics=several(_DESCRIBED_TOPIC))),
+    6: (Described, fields(
+        Described, cluster_id=TEXT, version=INT, nodes=mapping(INT, TEXT), topics=several(_DESCRIBED_TOPIC))),
     7: (CreateTopic, fields(
-        CreateTopic, name=TEXT, partitions=COUNT, replication_factor=COUNT, config=_CONFIG)),
-    8: (DeleteTopic, fields(DeleteTopic, name=TEXT)),
+        CreateTopic, name=TEXT, partitions=COUNT, replication_factor=COUNT, config=_CONFIG,
+        cluster_id=TEXT)),
+    8: (DeleteTopic, fields(DeleteTopic, name=TEXT, cluster_id=TEXT)),
     9: (Append, fields(
-        Append, name=NAME, acks=ACKS, timeout_ms=COUNT, data=DATA, sync=FLAG)),
+        Append, name=NAME, topic_id=TEXT, acks=ACKS, timeout_ms=COUNT, data=DATA, sync=FLAG)),
     10: (Appended, fields(Appended, start=INT, end=INT)),
-    11: (Read, fields(Read, name=NAME, offset=INT, max_bytes=COUNT, max_wait_ms=COUNT, any_replica=FLAG)),
+    11: (Read, fields(
+        Read, name=NAME, topic_id=TEXT, offset=INT, max_bytes=COUNT, max_wait_ms=COUNT, any_replica=FLAG)),
     12: (ReadBatches, fields(
         ReadBatches, start_offset=INT, next_offset=INT, high_watermark=INT, durable_offset=INT,
         end_offset=INT, data=DATA)),
-    13: (FindOffset, fields(FindOffset, name=NAME, timestamp=INT)),
+    13: (FindOffset, fields(FindOffset, name=NAME, topic_id=TEXT, timestamp=INT)),
     14: (FoundOffset, fields(FoundOffset, offset=optional(INT))),
-    15: (Join, fields(Join, node_id=INT, address=TEXT, clean=FLAG, token=TEXT)),
+    15: (Join, fields(
+        Join, node_id=INT, address=TEXT, clean=FLAG, token=TEXT, disk_id=TEXT, known=optional(_KNOWN))),
     16: (Joined, fields(Joined, incarnation=INT, session_timeout_ms=COUNT)),
     17: (Heartbeat, fields(
-        Heartbeat, node_id=INT, incarnation=INT, version=INT, max_wait_ms=COUNT)),
+        Heartbeat, node_id=INT, incarnation=INT, version=INT, max_wait_ms=COUNT, known=optional(_KNOWN))),
     18: (ClusterNow, fields(ClusterNow, state=_CLUSTER)),
-    19: (Leave, fields(Leave, node_id=INT, incarnation=INT)),
-    20: (Gone, fields(Gone, node_id=INT, incarnation=INT)),
-    21: (ProposeIsr, fields(ProposeIsr, change=_ISR_CHANGE)),
+    19: (Leave, fields(Leave, node_id=INT, incarnation=INT, cluster_id=TEXT)),
+    20: (Gone, fields(Gone, node_id=INT, incarnation=INT, cluster_id=TEXT)),
+    21: (ProposeIsr, fields(ProposeIsr, change=_ISR_CHANGE, cluster_id=TEXT)),
     22: (IsrDecided, fields(IsrDecided, counts=FLAG, version=INT)),
-    23: (AddPartitions, fields(AddPartitions, name=TEXT, partitions=COUNT)),
-    24: (Reassign, fields(Reassign, name=NAME, replicas=_NODES)),
-    25: (ElectPreferred, fields(ElectPreferred)),
-    26: (AlterTopic, fields(AlterTopic, name=TEXT, changes=_CONFIG)),
+    23: (AddPartitions, fields(AddPartitions, name=TEXT, partitions=COUNT, cluster_id=TEXT)),
+    24: (Reassign, fields(Reassign, name=NAME, replicas=_NODES, cluster_id=TEXT)),
+    25: (ElectPreferred, fields(ElectPreferred, cluster_id=TEXT)),
+    26: (AlterTopic, fields(AlterTopic, name=TEXT, changes=_CONFIG, cluster_id=TEXT)),
 }  # fmt: skip
 _BY_KIND = {kind: (one.__name__, codec) for kind, (one, codec) in KINDS.items()}
 _BY_CLASS: dict[type, tuple[int, Codec]] = {one: (kind, codec) for kind, (one, codec) in KINDS.items()}

@@ -1,0 +1,61 @@
+"""Replicas that are removed, kept for a while under other names before their files go.
+
+A directory set-aside/NAME-NUMBER.TOPIC_ID.DUE_MS has the files of one replica, by other names of the same
+files, and says until when. To get the records back, move it out of there before that time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+
+from commitlog import files
+from commitlog.partitions.partition import Partition
+
+DIRECTORY = "set-aside"
+_NEW = ".new"
+_STATE = "state"  # of the open partition, which goes on writing to it; recovery makes another
+_logger = logging.getLogger("commitlog.replication")
+
+
+class SetAside:
+    """The removed replicas of a log."""
+
+    def __init__(self, log_path: str) -> None:
+        self._path = os.path.join(log_path, DIRECTORY)
+
+    def keep(self, partition: Partition, topic_id: str) -> None:
+        """Set aside the files of a replica that is about to be removed; all of them, or an OSError."""
+        due_ms = time.time_ns() // 1_000_000 + partition.config.file_delete_delay_ms
+        target = os.path.join(self._path, f"{partition.name}.{topic_id}.{due_ms}")
+        files.make_directories(self._path)
+        shutil.rmtree(target + _NEW, ignore_errors=True)
+        os.mkdir(target + _NEW)
+        with os.scandir(partition.path) as found:
+            names = [one.name for one in found if one.is_file(follow_symlinks=False) and one.name != _STATE]
+        for name in names:
+            try:
+                files.link(os.path.join(partition.path, name), os.path.join(target + _NEW, name))
+            except FileNotFoundError:
+                continue  # retention removed it just now
+        files.sync_directory(target + _NEW)
+        # crash: some of the files, under a name that ends in .new -> empty() removes them; it is done again
+        files.replace(target + _NEW, target)
+        files.sync_directory(self._path)
+        # crash: the files are set aside, the replica is still there -> it is set aside again and removed
+        _logger.warning("%s is set aside as %s", partition.name, target)
+
+    def empty(self) -> None:
+        """Remove what was set aside for long enough, and what a crash left half done."""
+        now_ms = time.time_ns() // 1_000_000
+        try:
+            names = os.listdir(self._path)
+        except FileNotFoundError:
+            return
+        for name in names:
+            due = name.rpartition(".")[2]
+            if name.endswith(_NEW) or (due.isdecimal() and int(due) <= now_ms):
+                shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
+                _logger.info("%s, which was set aside, is removed", name)
