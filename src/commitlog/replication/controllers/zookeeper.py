@@ -78,6 +78,7 @@ class ZooKeeperController:
         self._elected: Elected | None = None
         self._session: int | None = None
         self._cut_off_since: float | None = None
+        self._passed = False  # the last probe got through
         self._refusal: CommitLogError | None = None  # why what is in ZooKeeper is not listened to
         self._decisions: list[tuple[int, Decided, bool]] = []
         self._started = self._closed = False
@@ -250,7 +251,7 @@ class ZooKeeperController:
             if not self._client.connected:
                 self._probe()
                 return _RETRY_SECONDS
-            self._cut_off_since = None
+            self._cut_off_since, self._passed = None, False
             with self._changing:
                 self._changing.notify_all()
             session = self._begin_session()
@@ -284,6 +285,7 @@ class ZooKeeperController:
         """See whether only our own client cannot get through, and take another one then.
 
         A ZooKeeper that has lost its data refuses, without a word, a client that has seen more than it has.
+        Ours may only be slow: another one has to get through twice, with a session between.
         """
         now = time.monotonic()
         if self._cut_off_since is None:
@@ -293,7 +295,8 @@ class ZooKeeperController:
         self._cut_off_since = now
         other = self._new_client()
         other.start_async().wait(_PROBE_SECONDS)
-        if other.connected and not self._client.connected:
+        passed, self._passed = self._passed, bool(other.connected)
+        if passed and other.connected and not self._client.connected:
             _logger.warning("ZooKeeper at %s does not take our session; taking another one", self._hosts)
             self._client, other = other, self._client
             self._requests.client = self._client
