@@ -415,7 +415,7 @@ def test_a_node_does_not_take_a_clients_certificate_for_that_of_a_node(
 
 
 def proposal(leader: int) -> ProposeIsr:
-    return ProposeIsr(IsrChange(TopicPartition("t", 0), leader, 0, 1, (leader,), {}))
+    return ProposeIsr(IsrChange(TopicPartition("t", 0), "", leader, 0, 1, (leader,), {}))
 
 
 def test_with_names_and_ids_no_node_speaks_for_another(
@@ -507,11 +507,11 @@ def lonely(tmp_path: Path, make_transport: MakeTransport) -> Iterator[tuple[Node
 def forge_fetches(transport: TcpTransport, node: Node, incarnation: int, ended: Callable[[], bool]) -> bool:
     """Ask as if the other replica had everything; returns whether that was ever answered."""
     assert node.address is not None
-    state = node.state().partition(ORDERS)
-    assert state is not None
+    topic = node.state().topics[ORDERS.topic]
+    (state,) = topic.partitions
     taken = False
     while not ended():
-        part = FetchPart(ORDERS, state.leader_epoch, 1, state.leader_epoch, 0)
+        part = FetchPart(ORDERS, topic.topic_id, state.leader_epoch, 1, state.leader_epoch, 0)
         answer = ask(transport, node.address, Fetch(2, incarnation, 1000, 0, (part,)))
         taken = taken or not isinstance(answer, Refused)
     return taken

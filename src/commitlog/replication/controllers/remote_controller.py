@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from commitlog.errors import (
+    AuthorizationError,
     ClosedError,
     CommitLogError,
     NoControllerError,
@@ -207,7 +208,7 @@ class RemoteController:
                 self._take(life, answer.state)
             elif current and isinstance(answer, Refused):
                 error = error_of(answer)
-                if isinstance(error, WrongClusterError | StaleControllerError):
+                if isinstance(error, WrongClusterError | StaleControllerError | AuthorizationError):
                     self._refuse(error)
         if answer is None or isinstance(answer, Refused) or self._refusal is not None:
             self._transport.wake()
