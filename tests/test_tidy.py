@@ -202,6 +202,20 @@ def test_the_check_of_durability_sees_what_it_should() -> None:
     assert found == {"fcntl", "os.fsync", "replace", "flush", "fcntl.flock"}
 
 
+def test_no_context_manager_in_python_holds_a_lock() -> None:
+    """Ctrl-C can come as its `__exit__` starts, and whoever keeps the exception then keeps the lock held."""
+    found = []
+    for path in MODULES:
+        for function in ast.walk(tree_of(path)):
+            if isinstance(function, ast.FunctionDef) and any(
+                "contextmanager" in ast.unparse(one) for one in function.decorator_list
+            ):
+                held = [ast.unparse(one) for node in ast.walk(function) if isinstance(node, ast.With)
+                        for one in node.items]  # fmt: skip
+                found += [f"{path}: {one}" for one in held if one.endswith(("lock", "mutex"))]
+    assert found == []
+
+
 def test_every_public_name_exists_and_is_documented() -> None:
     assert commitlog.__all__ == sorted(commitlog.__all__)
     for name in commitlog.__all__:

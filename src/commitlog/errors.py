@@ -379,9 +379,9 @@ class ClusterTooLargeError(CommitLogError, ValueError):
 
 
 class LogLockedError(CommitLogError):
-    """Another process has the log open for writing: ``LogLockedError(path, owner)``."""
+    """Another process has the log open for writing: ``LogLockedError(path, owner, remedy)``."""
 
-    template = "{0} is open for writing in {1}"
+    template = "{0} is open for writing in {1}; {2}"
 
 
 class NotALogError(CommitLogError):

@@ -13,7 +13,8 @@ import mmap
 import os
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from struct import Struct
 
 from commitlog.batches.columns import Buffer
@@ -264,6 +265,19 @@ def wait_for_lock(fd: int, *, shared: bool = False) -> None:
     fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
+def lockers(fd: int) -> list[int]:
+    """Return the processes that have the lock of an open file, as far as the kernel tells."""
+    about = os.fstat(fd)
+    place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii", errors="replace") as file:
+            found = [line.split() for line in file]
+    except OSError:
+        return []
+    pids = {fields[4] for fields in found if fields[1:2] == ["FLOCK"] and fields[5:6] == [place]}
+    return sorted(int(pid) for pid in pids if pid.isdigit() and pid != "0")
+
+
 _RANGE_LOCK = Struct("hhxxxxqqixxxx")  # struct flock: type, whence, start, length, process
 
 
@@ -281,3 +295,8 @@ def is_shared(fd: int) -> bool:
 def unlock(fd: int) -> None:
     """Let the lock go, even where a forked child still has the file open."""
     fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def unlocking(fd: int) -> Callable[[], None]:
+    """Return a C function that unlocks a file: no signal handler runs between the call and its end."""
+    return partial(fcntl.flock, fd, fcntl.LOCK_UN)

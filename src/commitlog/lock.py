@@ -1,15 +1,15 @@
-"""Locks between processes: that of a log, whose writer the others are told, and plain ones."""
+"""Locks between processes: the lock of a log, which names its writer, and plain ones."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from commitlog import files
 from commitlog.errors import LogLockedError
@@ -34,15 +34,19 @@ class LogLock:
         """
         path = os.path.join(directory, NAME)
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        lock = cls(fd)  # closes the file whatever happens from here on
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not files.try_lock(fd, shared=shared):
-            if time.monotonic() > deadline:
-                owner = os.pread(fd, 1000, 0).decode(errors="replace")
-                raise LogLockedError(directory, _describe(owner))
-            time.sleep(0.002)
-        if not shared:
-            lock._tell(ready=False)
+        lock, unlock = cls(fd), files.unlocking(fd)
+        try:
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while not files.try_lock(fd, shared=shared):
+                if time.monotonic() > deadline:
+                    raise _refusal(directory, fd, shared)
+                time.sleep(0.002)
+            if not shared:
+                lock._tell(ready=False)
+        except BaseException:
+            unlock()  # whoever keeps the exception keeps `lock`, too
+            lock.forget()
+            raise
         return lock
 
     def __del__(self) -> None:
@@ -76,44 +80,89 @@ class LogLock:
             os.close(fd)
 
 
-class ProcessLock:
-    """A lock between processes, and between the threads of each; whoever has it may take it again.
+class HeldElsewhereError(Exception):
+    """Somebody else has a lock that is not to be waited for."""
 
-    `taken` is called when it was taken, `given` before it is given back.
+
+class ProcessLock(io.IOBase):
+    """A lock between processes, and between the threads of each: `with lock:`. It cannot be taken twice.
+
+    `taken` is called when it was taken; if it returns True, the C functions `leaving` are called before it is
+    given back. Without `wait`, HeldElsewhereError if another process has it.
+
+    No interruption leaves it held. Python runs signal handlers only as a Python function starts, as a loop
+    jumps back, and as a call returns; never inside a C function, nor between two other instructions. So:
+
+    - To take the mutex, a `for` asks a C iterator for the next item, and the `try` follows at once: whatever
+      is raised from there on comes to the handler, whose first call is `close`, and `with` takes over without
+      another call.
+    - To give everything back, `with` calls `__exit__`. That of IOBase is a C function, and all it does is
+      call `close`, which here is a C function that calls others in turn. A Python __exit__ could be
+      interrupted before its first line.
     """
 
+    closed = True  # or the finalizer of IOBase would call close()
+    close: Callable[[], None]
+
     def __init__(
-        self, path: str, taken: Callable[[], None] = lambda: None, given: Callable[[], None] = lambda: None
+        self,
+        path: str,
+        taken: Callable[[], bool] = lambda: False,
+        leaving: Sequence[Callable[[], object]] = (),
+        *,
+        wait: bool = True,
     ) -> None:
         self._file = files.Descriptor(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
-        self._mutex = threading.RLock()
-        self._depth = 0
-        self._taken, self._given = taken, given
+        self._taken, self._wait = taken, wait
+        mutex = threading.Lock()
+        self.locked = mutex.locked
+        self._acquiring = iter(mutex.acquire, None)  # each item is a call; it never returns None
+        unlock = files.unlocking(self._file.fd)
+        self.close = self._leave = _in_turn(unlock, mutex.release)
+        self._leave_all = _in_turn(*leaving, unlock, mutex.release)
 
-    def __enter__(self) -> None:
-        self._mutex.acquire()
-        try:
-            if self._depth == 0:
-                files.wait_for_lock(self._file.fd)
-                self._taken()
-            self._depth += 1
-        except BaseException:
-            if self._depth == 0:
-                files.unlock(self._file.fd)
-            self._mutex.release()
-            raise
+    def __enter__(self) -> None:  # type: ignore[override]
+        for _ in self._acquiring:
+            try:
+                self.close = self._leave
+                if self._wait:
+                    files.wait_for_lock(self._file.fd)
+                elif not files.try_lock(self._file.fd):
+                    raise HeldElsewhereError
+                if self._taken():
+                    self.close = self._leave_all
+                return
+            except BaseException:
+                self.close()
+                raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._depth -= 1
-        try:
-            if self._depth == 0:
-                self._given()
-        finally:
-            if self._depth == 0:
-                files.unlock(self._file.fd)
-            self._mutex.release()
+
+def _in_turn(*functions: Callable[[], object]) -> Callable[[], Any]:
+    """Return a C function that calls these C functions one after another, and returns something false.
+
+    It asks a `map` for its next item, which asks each of its iterators; each item of these is a call.
+    """
+    return map("".format, *(iter(function, _in_turn) for function in functions)).__next__
+
+
+def _refusal(directory: str, fd: int, shared: bool) -> LogLockedError:
+    """Return the error for a lock that somebody else has: who that is, and what would help."""
+    if not shared and files.try_lock(fd, shared=True):
+        files.unlock(fd)
+        found = [str(pid) for pid in files.lockers(fd)]
+        owner = f"process{'es' if len(found) > 1 else ''} {', '.join(found)}" if found else "other processes"
+        return LogLockedError(
+            directory,
+            f"{owner} with shared=True",
+            'open it with shared=True here, too, or with mode="r" to read it',
+        )
+    owner = _describe(os.pread(fd, 1000, 0).decode(errors="replace"))
+    where = "there" if shared else "in every process"
+    return LogLockedError(
+        directory,
+        owner,
+        f'close it there, or open it with shared=True {where}; mode="r" reads it meanwhile',
+    )
 
 
 def _describe(owner: str) -> str:

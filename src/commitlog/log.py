@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -42,7 +43,8 @@ class CommitLog:
     """Topics in a directory. In mode "w" this process is their only writer, unless it shares them with
     others; in mode "r" it writes nothing but offsets of consumer groups, what quotas count and staged files.
 
-    Use it as a context manager, or call close(): a log that was not closed is checked at the next open.
+    Use it as a context manager, or call close(). A log that is still open when the program ends is closed
+    then, and its producers deliver what they hold; after a kill or os._exit() it is checked at the next open.
     """
 
     def __init__(
@@ -358,6 +360,15 @@ class CommitLog:
             for client in sorted(self._clients, key=lambda client: isinstance(client, Consumer)):
                 last.callback(client.close)  # one after another, whatever the others raise
 
+    def _close_at_exit(self) -> None:
+        """Deliver what producers hold, and close. Consumers commit nothing: they may not be done with it."""
+        if self._lock is None or self._refusal is not None:
+            return
+        with contextlib.ExitStack() as last:
+            last.callback(self._close)
+            for client in list(self._clients):
+                last.callback(client.stop if isinstance(client, Consumer) else client.close)
+
     def _close(self) -> None:
         with self._topics.mutex:
             closed, self._refusal = self._refusal is not None, self._refusal or ClosedError(self.path)
@@ -413,3 +424,13 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _at_exit() -> None:
+    """Close what is still open. Python prints what is raised here, such as why records were not delivered."""
+    with contextlib.ExitStack() as last:
+        for log in list(_open_logs):
+            last.callback(log._close_at_exit)
+
+
+atexit.register(_at_exit)  # daemon threads, such as ours, still run then

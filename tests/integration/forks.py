@@ -99,6 +99,30 @@ def writes_are_refused(path: str) -> None:
         assert log.health().ok
 
 
+def producers_stay_with_the_parent(path: str) -> None:
+    """A child sends nothing, not even what the parent still holds, and ends like any other program."""
+    with commitlog.open(path) as log:
+        log.create_topic("t")
+        with log.producer(linger_ms=60_000) as producer:
+            held = producer.send("t", b"held")
+
+            def child() -> None:
+                refused(lambda: producer.send("t", b"lost"))
+                refused(lambda: producer.send("u", b"lost"))
+                refused(producer.flush)
+                producer.close()
+                log.close()
+
+            wait(in_child(child))
+            leaving = os.fork()
+            if not leaving:
+                sys.exit(0)  # what is done at exit is done here, too
+            wait(leaving)
+            assert not held.done()
+        assert held.result().offset == 0
+        assert log.topic("t").partition(0).next_offset == 1
+
+
 def a_child_leaves_the_mapped_tail_alone(path: str) -> None:
     """It has a map of the tail, too; letting it go must not cut the file under its parent."""
     with commitlog.open(path) as log:

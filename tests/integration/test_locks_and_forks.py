@@ -72,6 +72,7 @@ def test_many_readers_do_not_keep_a_writer_out(log_path: Path) -> None:
         "clients_with_quotas_fork_too",
         "a_child_opens_for_itself",
         "consumers_stay_with_the_parent",
+        "producers_stay_with_the_parent",
     ],
 )
 def test_a_program_that_forks(log_path: Path, program: str) -> None:

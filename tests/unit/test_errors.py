@@ -59,7 +59,7 @@ EXAMPLES = [
     errors.TopicReplacedError("orders", "fQ2cHPnTQ1qJ8S5mH6nKxA", "P4mFJ0aHTzSp1b3PuU7Ylw"),
     errors.ClusterTooLargeError("orders", 5_000_000, 3_670_016),
     errors.StaleNodeError(3),
-    errors.LogLockedError("/data/log", "process 4711 on host7"),
+    errors.LogLockedError("/data/log", "process 4711 on host7", "close it there"),
     errors.NotALogError("/data/photos", "it has no commitlog.json"),
     errors.UnsupportedFormatError("/data/log", 9, 1),
     errors.CorruptionError("/data/log/orders-0/00000000000000000000.log", 4_242, "no batch starts here"),

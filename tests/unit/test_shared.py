@@ -11,7 +11,17 @@ import pytest
 from helpers import contents, names
 
 import commitlog
-from commitlog import CommitLog, ConfigError, LogLockedError, Partition, TopicConfig, UnknownTopicError
+from commitlog import (
+    CommitLog,
+    ConfigError,
+    CorruptionError,
+    LogLockedError,
+    Partition,
+    TopicConfig,
+    UnknownTopicError,
+    files,
+)
+from commitlog.partitions.shared import SharedPartition
 
 CONFIG = {"segment_bytes": 1_000, "flush_ms": -1, "file_delete_delay_ms": 0, "index_interval_bytes": 100}
 
@@ -188,3 +198,83 @@ def test_a_shared_log_leaves_no_clean_marker_and_no_leftovers(log_path: Path) ->
     assert "clean-shutdown" not in names(log_path)
     with commitlog.open(log_path) as log:
         assert log.recovery[0].bytes_checked == 0
+
+
+# --- what cannot be opened, and what others are still writing
+
+
+def test_a_partition_that_cannot_be_opened_keeps_no_lock_though_somebody_keeps_the_exception(
+    log_path: Path,
+) -> None:
+    with commitlog.open(log_path) as log:
+        partition = log.create_topic("t", config=CONFIG).partition(0)
+        partition.append_many([b"value"] * 10)
+        partition.sync()
+    (log_path / "t-0" / f"{0:020d}.log").unlink()
+    kept = []
+    for _ in range(3):
+        with pytest.raises(CorruptionError) as caught:
+            commitlog.open(log_path, shared=True)
+        kept.append(caught.value)
+    with open(log_path / "t-0" / "members.lock") as file:
+        assert files.try_lock(file.fileno())
+
+
+def test_a_writer_that_puts_right_what_a_dead_one_left_spares_what_a_living_one_compacts(
+    logs: tuple[CommitLog, CommitLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B dies in a roll while A compacts, and C puts that right."""
+    config = {**CONFIG, "cleanup_policy": "compact"}
+    one = logs[0].create_topic("t", config=config).partition(0)
+    other = logs[1].topic("t").partition(0)
+    for number in range(100):
+        one.append(b"value %d" % number, key=b"%d" % (number % 7))
+    spared: list[int] = []
+    real = SharedPartition._swap
+
+    def swap(partition: SharedPartition, *args: Any) -> None:
+        if not spared:
+            other._page.begin_change()  # what is left of a writer that was killed as it rolled
+            other.append(b"other", key=b"other")
+            spared.append(len(list(Path(one.path).glob("*.cleaned"))))
+        real(partition, *args)
+
+    monkeypatch.setattr(SharedPartition, "_swap", swap)
+    report = one.compact()
+    assert spared == [3]
+    assert one.failure is None
+    assert report.stopped_by in (None, "changed")
+    assert one.compact().stopped_by in (None, "nothing to clean")
+    assert one.append(b"more", key=b"more") == 101
+    assert {record.key for record in other.records()} == {
+        *(b"%d" % key for key in range(7)),
+        b"other",
+        b"more",
+    }
+    assert list(Path(one.path).glob("*.cleaned")) == []
+
+
+def test_what_a_dead_writer_was_compacting_is_removed_by_who_puts_it_right(
+    pair: tuple[Partition, Partition],
+) -> None:
+    left = Path(pair[0].path) / f"{0:020d}.log.cleaned"
+    left.write_bytes(b"half")
+    pair[0]._page.begin_change()
+    pair[1].append(b"value")
+    assert not left.exists()
+
+
+def test_a_segment_that_another_writer_compacted_meanwhile_is_not_taken_for_lost(
+    logs: tuple[CommitLog, CommitLog],
+) -> None:
+    config = {**CONFIG, "cleanup_policy": "compact"}
+    one = logs[0].create_topic("t", config=config).partition(0)
+    other = logs[1].topic("t").partition(0)
+    for number in range(100):
+        one.append(b"value %d" % number, key=b"%d" % (number % 7))
+    before = [segment.path for segment in one._segments.segments]
+    other.compact()
+    gone = [path for path in before if not Path(path).exists()]
+    assert gone
+    for path in gone:
+        one._check_not_lost(path)

@@ -84,6 +84,7 @@ class Consumer(Positions):
                 self._log.topic(name)  # UnknownTopicError, if there is none
             chosen = lambda: names  # noqa: E731
         with self._used():
+            self._check_usable()
             self._leave_what_was()
             self._subscription = chosen
             if self._session is not None:
@@ -99,6 +100,7 @@ class Consumer(Positions):
     def unsubscribe(self) -> None:
         """Read nothing; leave the group."""
         with self._used():
+            self._check_usable()
             self._leave_what_was()
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -107,6 +109,7 @@ class Consumer(Positions):
         for name in wanted:
             self._partition(name)
         with self._used():
+            self._check_usable()
             self._leave_what_was()
             self._begin(wanted)
 
@@ -153,6 +156,7 @@ class Consumer(Positions):
         """
         limit = _at_least_1("max_records", max_records, self.config.max_poll_records)
         with self._used():
+            self._check_usable()
             return self._handed_over(self._poll(timeout, lambda: self._fetcher.records(limit)))
 
     def poll_batches(
@@ -161,6 +165,7 @@ class Consumer(Positions):
         """Return columnar batches, up to fetch_max_bytes or just above; see poll()."""
         limit = _at_least_1("max_bytes", max_bytes, self.config.fetch_max_bytes)
         with self._used():
+            self._check_usable()
             return self._handed_over(self._poll(timeout, lambda: self._fetcher.batches(limit)))
 
     def poll_arrow(
@@ -237,6 +242,7 @@ class Consumer(Positions):
                 if self._closed:
                     return
                 with self._used():
+                    self._check_usable()
                     found = self._poll(timeout, lambda: self._fetcher.records(limit))
                 places = [self._fetcher.places[name] for name in found]
                 # seek(), pause() or a rebalance moves the version: then the rest does not count
@@ -265,6 +271,7 @@ class Consumer(Positions):
         CommitFailedError if another member has, or may soon have, the partition.
         """
         with self._used():
+            self._check_usable()
             session = self._grouped()
             session.commit(self._to_commit(offsets))
 
@@ -278,6 +285,7 @@ class Consumer(Positions):
         `callback` is told the offsets, and what went wrong, from within poll(), commit() or close().
         """
         with self._used():
+            self._check_usable()
             session = self._grouped()
             session.commit_async(self._to_commit(offsets), callback)
 
@@ -313,6 +321,11 @@ class Consumer(Positions):
     def health(self) -> tuple[TaskHealth, ...]:
         """Tell how the threads that beat and commit fare."""
         return () if self._session is None else self._session.health()
+
+    def stop(self) -> None:
+        """End the threads without committing or leaving: the program ends, maybe amid what it polled."""
+        if self._session is not None:
+            self._session.stop()
 
     def close(self) -> None:
         """Commit the positions, if enable_auto_commit says so, and leave the group. Closing twice is fine."""

@@ -72,10 +72,8 @@ class Account:
         with self._mutex:
             try:
                 debt, now = self._charge_file(self._opened(), slot, size_bytes, rate, clock)
-            except BaseException as error:  # closing lets the lock go, which Ctrl-C may have left taken
+            except OSError:
                 self._close()
-                if not isinstance(error, OSError):
-                    raise
                 now = clock()
                 debt = charged(self._own.get(slot), size_bytes, rate, now)
             self._own[slot] = debt
@@ -84,13 +82,14 @@ class Account:
     def _charge_file(
         self, fd: int, slot: int, size_bytes: int, rate: int, clock: Callable[[], int]
     ) -> tuple[Debt, int]:
+        unlock = files.unlocking(fd)
         try:
             files.wait_for_lock(fd)
             now = clock()  # with the lock: no debt was stored at a later time
             debt = charged(self._stored(fd, slot, now), size_bytes, rate, now)
             files.pwrite(fd, _RECORD.pack(self._mark, *debt), slot * _RECORD.size)
         finally:
-            files.unlock(fd)
+            unlock()  # a C function: Ctrl-C cannot come before it
         return debt, now
 
     def _stored(self, fd: int, slot: int, now: int) -> Debt | None:

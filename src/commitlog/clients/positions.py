@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from commitlog.clients.fetching import Fetcher, Place
@@ -41,12 +40,10 @@ class Positions:
         self._closed = False
         self._forked = False
 
-    @contextmanager
-    def _used(self) -> Iterator[None]:
+    def _used(self) -> threading.RLock:
+        """Return the lock to hold, and then to call _check_usable() again."""
         self._check_usable()
-        with self._lock:
-            self._check_usable()
-            yield
+        return self._lock
 
     def _check_usable(self) -> None:
         if self._forked:
@@ -74,28 +71,33 @@ class Positions:
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise ConfigError("offset", offset, "must be an integer, 0 or above")
         with self._used():
+            self._check_usable()
             self._fetcher.place(TopicPartition(*partition)).seek(offset)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Go to the first record of these partitions, or of all."""
         with self._used():
+            self._check_usable()
             for place in self._places(partitions):
                 place.seek(place.partition.start_offset)
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Go behind the last record of these partitions, or of all."""
         with self._used():
+            self._check_usable()
             for place in self._places(partitions):
                 place.seek(place.partition.high_watermark)
 
     def position(self, partition: tuple[str, int]) -> int:
         """Return the offset of the next record that is handed out; NoOffsetError if there is none yet."""
         with self._used():
+            self._check_usable()
             return self._fetcher.place(TopicPartition(*partition)).found_position()
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out nothing of these partitions (or of any) until resume(); they stay assigned."""
         with self._used():
+            self._check_usable()
             for place in self._places(partitions):
                 place.seek(place.position)
                 place.paused = True
@@ -103,6 +105,7 @@ class Positions:
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Go on with these partitions, or with all."""
         with self._used():
+            self._check_usable()
             for place in self._places(partitions):
                 place.paused = False
 
@@ -142,6 +145,7 @@ class Positions:
     def lag(self) -> dict[TopicPartition, int]:
         """Return how many offsets lie between each position and the end."""
         with self._used():
+            self._check_usable()
             return {
                 name: max(place.partition.high_watermark - max(place.position, 0), 0)
                 for name, place in self._fetcher.places.items()

@@ -25,6 +25,7 @@ from commitlog.errors import (
     BufferFullError,
     ClosedError,
     CommitLogError,
+    ForkedError,
     InvalidRecordError,
     RecordTooLargeError,
 )
@@ -49,6 +50,7 @@ class _Unsynced(NamedTuple):
 
 class Producer:
     """Sends records to the topics of a log; threads may share it. Use it as a context manager, or close() it.
+    One that is left open is closed when the program ends.
 
     acks says when a record counts as delivered: 0 at once, 1 when it is written and readers see it, "all"
     when it is synced (and replicated, where there are replicas). With enable_idempotence, batches carry the
@@ -67,7 +69,7 @@ class Producer:
         self._unsynced_bytes = 0
         self._ended = threading.Condition()
         self._lost: Exception | None = None
-        self._closed = False
+        self._closed = self._forked = False
         self._opened = False  # a batch, since the thread looked
         self._resting = True  # the thread, until it is woken
         self._task = Task("producer", self._work)
@@ -142,6 +144,7 @@ class Producer:
         on_delivery: Callback | None,
     ) -> RecordFuture:
         """Send any record, with all that may have to be done for it."""
+        self._check_not_forked()
         lane = self._lanes.get(topic) or self._lane_of(topic)
         if self.config.key_serializer is not None:
             key = self.config.key_serializer(key)
@@ -264,10 +267,18 @@ class Producer:
     # --- the end
 
     def forked(self) -> None:
-        """In a forked child: what the producer holds is the parent's to deliver."""
+        """In a forked child: what the producer holds is the parent's to deliver, and nothing can be sent."""
+        self._forked = True
+        self._filling, self._lanes = {}, {}
+        self._lock, self._ended = threading.Lock(), threading.Condition()  # others may have held them
+
+    def _check_not_forked(self) -> None:
+        if self._forked:
+            raise ForkedError("the producer")
 
     def flush(self) -> None:
         """Deliver everything that was sent so far; raises what went wrong, if nobody has been told of it."""
+        self._check_not_forked()
         if self._task.is_current:
             raise CommitLogError("flush() in a delivery callback would wait for that callback")
         for lane in list(self._lanes.values()):
@@ -284,6 +295,8 @@ class Producer:
 
     def close(self) -> None:
         """Deliver what was sent, and stop. Closing twice is fine."""
+        if self._forked:
+            return
         with self._lock:
             if self._closed:
                 return

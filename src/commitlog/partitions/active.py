@@ -16,7 +16,7 @@ from typing import NoReturn
 from commitlog import files
 from commitlog.batches.encode import Rules
 from commitlog.config import TopicConfig
-from commitlog.errors import CommitLogError, DiskFullError, OffsetOutOfRangeError, PartitionFailedError
+from commitlog.errors import CommitLogError, DiskFullError, PartitionFailedError
 from commitlog.lock import ProcessLock
 from commitlog.partitions import producers
 from commitlog.partitions.reader import Layout
@@ -25,7 +25,7 @@ from commitlog.partitions.state import StatePage
 from commitlog.partitions.tally import Tally
 from commitlog.partitions.waiting import WaitablePartition
 from commitlog.segments.handles import HandleCache
-from commitlog.segments.segment import Segment
+from commitlog.segments.segment import ADOPTED_SUFFIX, Segment, companions, segment_path
 from commitlog.segments.segment_writer import SegmentWriter, sync_sealed
 from commitlog.segments.trash import Trash
 
@@ -65,6 +65,7 @@ class ActivePartition(WaitablePartition):
         self._unsynced = unsynced(found)
         self._replacing = False  # whether files are being replaced without `_lock`
         self._name_changes, self._names_synced = 1, 0  # the directory needs a sync while they differ
+        self._outgoing: list[Segment] = []  # not in the layout any more, and still to be retired
         self._trash = Trash()
         self._producers = producers.Producers()
         self._tells_of_producers = False  # whether the page surely does
@@ -241,20 +242,6 @@ class ActivePartition(WaitablePartition):
         self._cache.forget(segment)
         self._trash.take(segment, time.monotonic() + self.config.file_delete_delay_ms / 1000)
 
-    @contextlib.contextmanager
-    def _stopped(self) -> Iterator[None]:
-        """Hold off appends and syncs while files are replaced; an error half-way ends the partition."""
-        with self._sync_lock, self._lock:
-            self._check_writable()
-            try:
-                yield
-            except (OffsetOutOfRangeError, DiskFullError):  # nothing has moved
-                raise
-            except BaseException as error:
-                self._fail(str(error) or type(error).__name__)
-                self._look_again()
-                raise
-
     def _look_again(self) -> None:
         """After a failure half-way: let readers see what the files hold now."""
         with contextlib.suppress(OSError, CommitLogError):
@@ -321,8 +308,9 @@ class ActivePartition(WaitablePartition):
 
     def _roll_locked(self) -> SegmentWriter:
         self._check_linked()
-        old = self._writer
-        with self._ended_by_interruption():
+        old, before, counts = self._writer, self._segments.segments, self._tally.counts
+        position = old.segment.size_bytes
+        try:
             self._page.begin_change()
             try:
                 old.prepare_to_seal()
@@ -340,24 +328,67 @@ class ActivePartition(WaitablePartition):
             self._unsynced.append(old.segment)
             self._name_changes += 1
             self._writer = new
-            self._tally.rolled(old.segment.size_bytes)
-            self._publish_layout((*self._segments.segments, new.segment))
+            self._tally.rolled(position)
+            self._publish_layout((*before, new.segment))
+        except Exception:
+            raise
+        except BaseException:
+            self._put_right(lambda: self._settle(old, position, before, before, counts))
+            raise
         self._save_producers()
         _logger.debug("%s has rolled: segment %d is active", self.name, new.segment.base_offset)
         return new
 
-    @contextlib.contextmanager
-    def _ended_by_interruption(self) -> Iterator[None]:
-        """Ctrl-C in the middle of a change of segments leaves nothing that could go on."""
+    # --- after Ctrl-C in the middle of a change of segments
+
+    def _put_right(self, work: Callable[[], object]) -> None:
+        """Undo or finish what was interrupted; a second interruption, or an error, ends the partition."""
         try:
-            yield
-        except Exception:
-            raise
-        except BaseException as interruption:
-            self._fail(f"interrupted by {type(interruption).__name__}")
+            work()
+        except BaseException as error:
+            self._fail(f"interrupted twice: {str(error) or type(error).__name__}")
             self._start_offset = self._page.start_offset
             self._end_change()
             raise
+
+    def _settle(
+        self,
+        old: SegmentWriter,
+        position: int,
+        before: Sequence[Segment],
+        stay: Sequence[Segment],
+        counts: tuple[int, ...],
+    ) -> None:
+        """After an interruption, finish a change of the active segment if the page has it, else undo it.
+
+        The `old` one ended at `position` and was the last of `before`; the new one follows those that `stay`.
+        """
+        page, new = self._page, self._writer
+        told = page.base_offset, page.end_position
+        if told != (old.segment.base_offset, position):
+            self._publish_layout((*stay, new.segment))
+            return
+        if new is not old:
+            new.close()
+            self._cache.forget(new.segment)
+        self._next_offset = page.next_offset
+        self._unsynced = [one for one in self._unsynced if one is not old.segment]
+        self._tally.counts = counts
+        self._go_on_in(before, position)
+        if page.has_producers:
+            self._restore_producers()
+
+    def _go_on_in(self, segments: Sequence[Segment], position: int) -> None:
+        """Open the last of these segments again, up to `position`, and remove what was made to follow it."""
+        last, name = segments[-1], segment_path(self.path, self._next_offset)
+        names = [name + ADOPTED_SUFFIX, *([name] if name != last.path else [])]
+        for made in [one for name in names for one in (name, *companions(name))]:
+            files.remove(made)
+        self._cache.forget(last)
+        segment = Segment(last.path, last.base_offset, position, self._cache)
+        self._writer = SegmentWriter.open(segment, self.config, trust_indexes=False)
+        self._name_changes += 1
+        self._publish_layout((*segments[:-1], segment))
 
     def _publish_layout(self, segments: Sequence[Segment]) -> None:
         page, active = self._page, segments[-1]
@@ -369,19 +400,6 @@ class ActivePartition(WaitablePartition):
             page.publish_layout(active.base_offset, active.size_bytes, self._next_offset, self._mark)
         self._end_change()
         self._segments = Layout.of(segments, page.generation)
-
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Keep the generation odd while files are replaced without `_lock`, whatever appends do meanwhile."""
-        with self._lock:
-            self._replacing = True
-            self._page.begin_change()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._replacing = False
-                self._end_change()
 
     def _end_change(self) -> None:
         """Tell readers, those of this process too, that the segments stay as they are for now."""

@@ -96,9 +96,11 @@ class AdoptingPartition(PartitionWriter):
 
     def _adopt_locked(self, path: str, size_bytes: int, batches: Sequence[StagedBatch]) -> bool:
         """Go on in a stamped file, or say that it cannot be. Disk first, then memory, as in a roll."""
-        old, before, last = self._writer, self._segments.segments, batches[-1]
+        old, before, counts = self._writer, self._segments.segments, self._tally.counts
+        position, last = old.segment.size_bytes, batches[-1]
+        stay = before if position else before[:-1]  # an empty one loses its name to the adopted one
         name = segment_path(self.path, self._next_offset)
-        with self._ended_by_interruption():
+        try:
             self._page.begin_change()
             try:
                 new = self._linked(path, name + ADOPTED_SUFFIX, size_bytes)
@@ -113,12 +115,11 @@ class AdoptingPartition(PartitionWriter):
                 self._end_change()
                 return False
             # crash: an adopted segment of which no page tells -> open() and the next writer count it in
-            if old.segment.size_bytes:
+            if position:
                 old.seal(self._next_offset)
                 self._unsynced.append(old.segment)
-                self._tally.rolled(old.segment.size_bytes)
-            else:  # the adopted one has its name now
-                before = before[:-1]
+                self._tally.rolled(position)
+            else:
                 self._cache.forget(old.segment)
                 old.close()
             self._name_changes += 1
@@ -127,7 +128,12 @@ class AdoptingPartition(PartitionWriter):
             self._next_offset += span
             self._tally.batched(len(batches), span)
             self._producers.note(last.producer, last.span, self._next_offset - last.span, now_ms())
-            self._publish_layout((*before, new.segment))
+            self._publish_layout((*stay, new.segment))
+        except Exception:
+            raise
+        except BaseException:
+            self._put_right(lambda: self._settle(old, position, before, stay, counts))
+            raise
         self._save_producers()
         return True
 

@@ -14,13 +14,14 @@ from commitlog import files
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ClosedError, CommitLogError, ConfigError, CorruptionError, DiskFullError
 from commitlog.lock import ProcessLock
-from commitlog.partitions.active import now_ms
+from commitlog.partitions.active import now_ms, unsynced
 from commitlog.partitions.adopting import AdoptingPartition
-from commitlog.partitions.recovery import Recovered
+from commitlog.partitions.recovery import Recovered, Recovery
 from commitlog.partitions.state import StatePage
 from commitlog.partitions.tally import CompactionMetrics
 from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment
+from commitlog.segments.segment_writer import SegmentWriter
 from commitlog.segments.swap import CleanedFile, swap_in
 from commitlog.steps import Progress
 from commitlog.upkeep.compaction import ChangedError, Cleanable, CompactionReport, Pass, cleanable
@@ -158,17 +159,56 @@ class CompactingPartition(AdoptingPartition):
             if self._page.truncations != truncations or not self._are_all_there(group):
                 raise ChangedError
             try:
-                with self._changing():
-                    segment = swap_in(cleaned, group, self._retire)
-                    with self._lock:
-                        segments = self._segments.segments
-                        first = self._segments.find(segment.base_offset)
-                        self._publish_layout((*segments[:first], segment, *segments[first + len(group) :]))
-            except BaseException as error:
+                self._replace(cleaned, group)
+            except Exception as error:
                 self._fail(str(error) or type(error).__name__)
                 with self._lock:
+                    self._replacing = False
                     self._look_again()
                 raise
+            except BaseException:
+                with self._lock:
+                    self._replacing = False
+                    if self._page.generation % 2:
+                        self._put_right(self._take_up_files)
+                raise
+
+    def _replace(self, cleaned: CleanedFile, group: Sequence[Segment]) -> None:
+        """Swap a cleaned file in. The generation stays odd meanwhile, whatever appends do."""
+        with self._lock:
+            self._replacing = True
+            self._page.begin_change()
+        segment = swap_in(cleaned, group, self._retire)
+        with self._lock:
+            self._replacing = False
+            self._publish_swapped(segment, group)
+
+    def _publish_swapped(self, segment: Segment, group: Sequence[Segment]) -> None:
+        segments, first = self._segments.segments, self._segments.find(segment.base_offset)
+        self._publish_layout((*segments[:first], segment, *segments[first + len(group) :]))
+
+    def _take_up_files(self) -> None:
+        """Bring files, page and memory into order, as open() does; with both locks held."""
+        page, position = self._page, self._writer.segment.size_bytes
+        self._writer.close()
+        for segment in self._segments.segments:
+            self._cache.forget(segment)
+        recovery = Recovery(self.path, self.name, page.checkpoint, self.config, self._cache)
+        found = recovery.run(clean=False, mode="cut", spare_cleaned=True)
+        active = found.segments[-1]
+        self._tally.moved(found.next_offset - self._next_offset, active.size_bytes - position)
+        self._writer = SegmentWriter.open(active, self.config, trust_indexes=False)
+        self._start_offset, self._next_offset = found.start_offset, found.next_offset
+        self._durable_offset, self._clean_offset = found.durable_offset, found.clean_offset
+        self._unsynced = unsynced(found)
+        self._name_changes += 1
+        self._publish_layout(found.segments)
+        page.publish_start(found.start_offset)
+        page.publish_clean(found.clean_offset)
+        page.publish_durable(found.durable_offset)
+        page.count_truncation()
+        if page.has_producers:
+            self._restore_producers()
 
     def _are_all_there(self, group: Sequence[Segment]) -> bool:
         there = {(one.base_offset, one.inode) for one in self._segments.segments}

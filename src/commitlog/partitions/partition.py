@@ -11,7 +11,7 @@ from typing import Self
 
 from commitlog import files
 from commitlog.config import MAX_INT64, LogConfig, TopicConfig
-from commitlog.errors import ClosedError, CommitLogError, CorruptionError, ForkedError
+from commitlog.errors import ClosedError, CommitLogError, CorruptionError, DiskFullError, ForkedError
 from commitlog.partitions.recovery import Recovery
 from commitlog.partitions.replicated import ReplicatedPartition
 from commitlog.partitions.state import StatePage
@@ -121,16 +121,27 @@ class Partition(ReplicatedPartition):
         `progress` is told bytes done and bytes in all.
         """
         self.roll()
-        with self._stopped():
-            if self._writer.segment.size_bytes:
-                self._roll_locked()  # every segment with records is sealed now, and offsets go on
-            self._page.begin_change()
-            sealed = self._segments.segments[:-1]
-            segments, report = repaired(sealed, self._next_offset, self.config, progress)
-            self._publish_layout((*segments, self._writer.segment))
-            self._sync_locked()  # a gap above durable_offset would look like a lost tail
-            self._sync_page()
-            return report
+        with self._sync_lock, self._lock:
+            self._check_writable()
+            try:
+                return self._repair_locked(progress)
+            except DiskFullError:  # nothing has moved
+                raise
+            except BaseException as error:
+                self._fail(str(error) or type(error).__name__)
+                self._look_again()
+                raise
+
+    def _repair_locked(self, progress: Progress | None) -> RepairReport:
+        if self._writer.segment.size_bytes:
+            self._roll_locked()  # every segment with records is sealed now, and offsets go on
+        self._page.begin_change()
+        sealed = self._segments.segments[:-1]
+        segments, report = repaired(sealed, self._next_offset, self.config, progress)
+        self._publish_layout((*segments, self._writer.segment))
+        self._sync_locked()  # a gap above durable_offset would look like a lost tail
+        self._sync_page()
+        return report
 
     # --- the end
 

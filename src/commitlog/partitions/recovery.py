@@ -87,11 +87,16 @@ class Recovery:
         self._checked = self._checked_bytes = self._cut_bytes = self._dropped = self._rebuilt = 0
         self._salvaged: list[Salvage] = []
 
-    def run(self, *, clean: bool, mode: RecoveryMode, read_only: bool = False) -> Recovered:
-        """Bring the files into order (in memory only, if `read_only`) and say what is there."""
+    def run(
+        self, *, clean: bool, mode: RecoveryMode, read_only: bool = False, spare_cleaned: bool = False
+    ) -> Recovered:
+        """Bring the files into order (in memory only, if `read_only`) and say what is there.
+
+        With `spare_cleaned`, what a pass of compaction is writing stays: the pass may be alive.
+        """
         if not read_only:
             finish_swaps(self._directory, salvage=mode == "salvage")
-            self._clear_leftovers()
+            self._clear_leftovers(spare_cleaned)
         known = self._known
         segments = list_segments(self._directory, self._cache)
         if known is not None:
@@ -127,13 +132,16 @@ class Recovery:
     def _empty(self, base_offset: int) -> Segment:
         return Segment(segment_path(self._directory, base_offset), base_offset, 0, self._cache)
 
-    def _clear_leftovers(self) -> None:
+    def _clear_leftovers(self, spare_cleaned: bool) -> None:
         """Remove what an interrupted change of files left, and indexes without a segment."""
         names = set(os.listdir(self._directory))
+        unfinished = {DELETED_SUFFIX, TEMPORARY_SUFFIX, ADOPTED_SUFFIX}
+        if not spare_cleaned:
+            unfinished.add(CLEANED_SUFFIX)
         for name in names:
             stem, suffix = os.path.splitext(name)
             orphan = suffix in (OffsetIndex.suffix, TimeIndex.suffix) and stem + LOG_SUFFIX not in names
-            if orphan or suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX, ADOPTED_SUFFIX):
+            if orphan or suffix in unfinished:
                 files.remove(os.path.join(self._directory, name))
 
     def _from_the_start(

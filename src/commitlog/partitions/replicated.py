@@ -300,11 +300,12 @@ class ReplicatedPartition(ShorteningPartition):
 
     def _go_back(self) -> SegmentWriter:
         """Go on in the last segment but one: the last is empty, and the leader did not roll there."""
-        empty, (*before, previous) = self._writer, self._segments.segments[:-1]
-        with self._ended_by_interruption():
+        empty, segments = self._writer, self._segments.segments[:-1]
+        size, counts = segments[-1].size_bytes, self._tally.counts
+        try:
             self._page.begin_change()
             try:
-                new = SegmentWriter.open(previous, self.config)
+                new = SegmentWriter.open(segments[-1], self.config)
             except OSError as error:
                 self._end_change()
                 if files.is_full(error):
@@ -312,14 +313,28 @@ class ReplicatedPartition(ShorteningPartition):
                 raise
             empty.close()
             self._writer = new
-            self._tally.moved(0, previous.size_bytes)
+            self._tally.moved(0, size)
             with self._ended_by_failure():
                 self._retire(empty.segment)
                 # crash: the last segment, which was empty, is gone -> open() goes on in the one before
                 files.sync_directory(self.path)  # or it could come back behind what is appended now
-            self._unsynced = [one for one in self._unsynced if one is not previous]
-            self._publish_layout((*before, previous))
+            self._unsynced = [one for one in self._unsynced if one is not segments[-1]]
+            self._publish_layout(segments)
+        except Exception:
+            raise
+        except BaseException:
+            self._put_right(lambda: self._finish_going_back(segments, size, counts))
+            raise
         return new
+
+    def _finish_going_back(self, segments: Sequence[Segment], size: int, counts: tuple[int, ...]) -> None:
+        """Go back after all, when Ctrl-C came in between."""
+        self._writer.close()
+        self._tally.counts = counts
+        self._tally.moved(0, size)
+        self._unsynced = [one for one in self._unsynced if one is not segments[-1]]
+        self._go_on_in(segments, size)
+        files.sync_directory(self.path)
 
     # --- taking away
 
@@ -344,3 +359,9 @@ class ReplicatedPartition(ShorteningPartition):
         # crash: records whose leader epochs the file does not tell -> open() reads them from the batches
         super()._truncate_locked(offset)
         self._epochs = history
+
+    def _take_up_files(self) -> None:
+        super()._take_up_files()
+        if self._mark is not None:
+            segments, start, end = self._segments.segments, self._start_offset, self._next_offset
+            self._epochs = epoch_checkpoint.recovered(self.path, segments, start, end)

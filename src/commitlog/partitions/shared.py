@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from commitlog import files
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ConfigError, UnknownTopicError
-from commitlog.lock import ProcessLock
+from commitlog.lock import HeldElsewhereError, ProcessLock
 from commitlog.partitions import epoch_checkpoint
 from commitlog.partitions.active import now_ms, unsynced
 from commitlog.partitions.partition import Partition
@@ -27,7 +27,7 @@ from commitlog.partitions.state import StatePage
 from commitlog.segments.handles import HandleCache
 from commitlog.segments.segment import Segment, companions
 from commitlog.segments.segment_writer import SegmentWriter
-from commitlog.segments.swap import list_segments
+from commitlog.segments.swap import CleanedFile, list_segments, swap_in
 from commitlog.steps import Progress, Steps
 from commitlog.upkeep.compaction import Cleanable, CompactionReport
 
@@ -52,7 +52,6 @@ class SharedPartition(Partition):
         found: Recovered,
     ) -> None:
         self._view = ReadOnlyPartition(path, name, config, cache, lambda: True, lambda: False)
-        self._holds = False
         self._truncations_seen = page.truncations
         super().__init__(path, name, config, log_config, cache, page, found)
         self._compaction_lock = self._lock_on(_COMPACTION)
@@ -72,41 +71,52 @@ class SharedPartition(Partition):
         if epoch_checkpoint.is_there(path):
             raise _not_shared()
         members = files.Descriptor(os.open(os.path.join(path, _MEMBERS), os.O_RDWR | os.O_CREAT, 0o644))
-        while True:
-            if files.try_lock(members.fd):
-                StatePage.create(path).let_go()
-                partition = cls.open(path, name, config, log_config, cache, clean=False, steps=steps)
-                break
-            files.wait_for_lock(members.fd, shared=True)  # somebody may still be recovering it
-            if StatePage.open(path) is not None:
-                with ProcessLock(os.path.join(path, _APPEND)):
-                    page = StatePage.create(path)
-                    found = _found(path, name, config, cache, page)
-                    partition = cls(path, name, config, log_config, cache, page, found)
-                    page.let_go()
-                break
-            files.unlock(members.fd)  # whoever was first could not open it
-        files.wait_for_lock(members.fd, shared=True)
-        partition._members = members
+        unlock = files.unlocking(members.fd)
+        try:
+            while True:
+                if files.try_lock(members.fd):
+                    StatePage.create(path).let_go()
+                    partition = cls.open(path, name, config, log_config, cache, clean=False, steps=steps)
+                    break
+                files.wait_for_lock(members.fd, shared=True)  # somebody may still be recovering it
+                if StatePage.open(path) is not None:
+                    with ProcessLock(os.path.join(path, _APPEND)):
+                        page = StatePage.create(path)
+                        found = _found(path, name, config, cache, page)
+                        partition = cls(path, name, config, log_config, cache, page, found)
+                        page.let_go()
+                    break
+                files.unlock(members.fd)  # the first process could not open it
+            files.wait_for_lock(members.fd, shared=True)
+            partition._members = members
+        except BaseException:
+            unlock()  # the exception keeps this frame, and so the file, for as long as somebody keeps it
+            raise
         return partition
 
     def _lock_on(
-        self, name: str, taken: Callable[[], None] = lambda: None, given: Callable[[], None] = lambda: None
+        self,
+        name: str,
+        taken: Callable[[], bool] = lambda: False,
+        leaving: Sequence[Callable[[], object]] = (),
     ) -> ProcessLock:
-        return ProcessLock(os.path.join(self.path, name), taken, given)
+        return ProcessLock(os.path.join(self.path, name), taken, leaving)
 
     def _make_locks(self) -> None:
         super()._make_locks()
-        self._lock = self._lock_on(_APPEND, self._come_in, self._go_out)
+        self._lock = self._lock_on(_APPEND, self._come_in, (self._page.letting_go,))
         self._sync_lock = self._lock_on(_SYNC, self._look_at_the_page)
 
     # --- coming in and going out
 
-    def _come_in(self) -> None:
-        """Learn what others did, and put right what one of them left when it died."""
+    def _come_in(self) -> bool:
+        """Learn what others did, and put right what one of them left when it died.
+
+        True if a mark is left on the page, which must go before the lock does.
+        """
         page = self._page
         if self._refusal is not None:  # it changes nothing any more
-            return
+            return False
         self._producers.next_offset = self._next_offset
         if page.gone and not self._closed:
             raise UnknownTopicError(self.name)
@@ -124,7 +134,7 @@ class SharedPartition(Partition):
         self._learn_of_producers()
         self._writer.share()
         page.hold()
-        self._holds = True
+        return True
 
     def _learn_of_producers(self) -> None:
         page, known = self._page, self._producers
@@ -134,17 +144,12 @@ class SharedPartition(Partition):
         elif page.has_producers and known.next_offset < self._next_offset:
             known.read(self._segments.segments, self._next_offset, now_ms())
 
-    def _look_at_the_page(self) -> None:
+    def _look_at_the_page(self) -> bool:
         page = self._page
-        if self._refusal is not None:
-            return
-        self._start_offset, self._durable_offset = page.start_offset, page.durable_offset
-        self._clean_offset = page.clean_offset
-
-    def _go_out(self) -> None:
-        if self._holds:
-            self._holds = False
-            self._page.let_go()
+        if self._refusal is None:
+            self._start_offset, self._durable_offset = page.start_offset, page.durable_offset
+            self._clean_offset = page.clean_offset
+        return False
 
     def _reload(self, found: Recovered) -> None:
         """Take up the segments as others left them; after an error the next one tries again."""
@@ -155,11 +160,16 @@ class SharedPartition(Partition):
         self._unsynced = unsynced(found)
         self._name_changes += 1
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Files are replaced with the lock held here: an odd generation tells that somebody died."""
-        with self._lock, super()._changing():
-            yield
+    def _replace(self, cleaned: CleanedFile, group: Sequence[Segment]) -> None:
+        """Swap a cleaned file in with the lock held: an odd generation tells others that somebody died."""
+        with self._lock:
+            self._page.begin_change()
+            self._publish_swapped(swap_in(cleaned, group, self._retire), group)
+
+    def _check_not_lost(self, path: str) -> None:
+        with self._lock:  # to learn what others did: the file may have been replaced
+            pass
+        super()._check_not_lost(path)
 
     def cleanable(self, now: int) -> Cleanable:
         """Tell what a pass could clean at `now`, in milliseconds since the epoch."""
@@ -272,8 +282,13 @@ def _listed(path: str, cache: HandleCache) -> list[Segment]:
 
 
 def _recover(path: str, name: str, config: TopicConfig, cache: HandleCache, page: StatePage) -> None:
-    """Bring a partition's files and its page into order."""
-    found = Recovery(path, name, page.checkpoint, config, cache).run(clean=False, mode="cut")
+    """Bring a partition's files and its page into order; a pass of compaction elsewhere goes on."""
+    recovery = Recovery(path, name, page.checkpoint, config, cache)
+    try:
+        with ProcessLock(os.path.join(path, _COMPACTION), wait=False):
+            found = recovery.run(clean=False, mode="cut")
+    except HeldElsewhereError:
+        found = recovery.run(clean=False, mode="cut", spare_cleaned=True)
     active = found.segments[-1]
     page.begin_change()
     page.publish_layout(active.base_offset, active.size_bytes, found.next_offset)

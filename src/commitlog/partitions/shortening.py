@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from commitlog import files
 from commitlog.config import MAX_INT64
 from commitlog.errors import DiskFullError, OffsetOutOfRangeError
@@ -38,8 +40,13 @@ class ShorteningPartition(CompactingPartition):
             if offset > self._durable_offset:  # truncated meanwhile
                 raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self.high_watermark)
             if offset > self._start_offset:
-                with self._ended_by_interruption():
+                try:
                     self._trim_to(offset)
+                except Exception:
+                    raise
+                except BaseException:  # Ctrl-C: each step may be made again
+                    self._put_right(lambda: self._trim_to(offset))
+                    raise
         return True
 
     def _trim_to(self, offset: int) -> None:
@@ -54,22 +61,50 @@ class ShorteningPartition(CompactingPartition):
             layout = self._segments
             keep = layout.find(offset)
             if keep:
+                self._outgoing += [one for one in layout.segments[:keep] if one not in self._outgoing]
                 self._publish_layout(layout.segments[keep:])
             self._unsynced = [one for one in self._unsynced if one.base_offset >= layout.bases[keep]]
         if self._name_changes != self._names_synced:
             self._sync_names()  # the segment that stays must be there when the others are gone
-        removed = layout.segments[:keep]
-        self._tally.trimmed(keep, sum(segment.size_bytes for segment in removed))
-        for segment in removed:
+        while self._outgoing:
+            segment = self._outgoing[0]
             self._retire(segment)
+            self._tally.trimmed(1, segment.size_bytes)
+            del self._outgoing[0]
 
     def truncate_from(self, offset: int) -> None:
         """Remove the records at and above `offset`; the next append gets `offset`."""
-        with self._stopped():
+        with self._sync_lock, self._lock:
+            self._check_writable()
             if not self._start_offset <= offset <= self._next_offset:
                 raise OffsetOutOfRangeError(self.name, offset, self._start_offset, self._next_offset)
-            if offset < self._next_offset:
-                self._truncate_locked(offset)
+            self._make(lambda: self._truncate_to(offset))
+
+    def _truncate_to(self, offset: int) -> None:
+        if offset < self._next_offset:
+            self._truncate_locked(offset)
+
+    def _make(self, change: Callable[[], None]) -> None:
+        """Replace files, with both locks held. An error half-way ends the partition; after Ctrl-C half-way
+        the change is made again, from what the files hold then.
+        """
+        truncations = self._page.truncations
+        try:
+            change()
+        except DiskFullError:  # nothing has moved
+            raise
+        except Exception as error:
+            self._fail(str(error))
+            self._look_again()
+            raise
+        except BaseException:
+            if self._page.generation % 2 or self._page.truncations != truncations:
+                self._put_right(lambda: self._make_again(change))
+            raise
+
+    def _make_again(self, change: Callable[[], None]) -> None:
+        self._take_up_files()
+        change()
 
     def _truncate_locked(self, offset: int) -> None:
         """Make the log end at `offset`, which may lie below start_offset, but not below the first segment."""
@@ -122,16 +157,20 @@ class ShorteningPartition(CompactingPartition):
         """Remove all records and what was known of them; the next append gets `offset`."""
         if not 0 <= offset <= MAX_INT64:
             raise OffsetOutOfRangeError(self.name, offset, 0, MAX_INT64)
-        with self._stopped():
-            self._truncate_locked(self._segments.bases[0])
-            if offset != self._next_offset:
-                self._move_to(offset)
-            remove_snapshots(snapshots(self.path))
-            self._producers = Producers()
-            self._producers.next_offset = offset
-            if self._mark is not None:
-                self._publish_mark(offset)
-            self._sync_page()
+        with self._sync_lock, self._lock:
+            self._check_writable()
+            self._make(lambda: self._restart_locked(offset))
+
+    def _restart_locked(self, offset: int) -> None:
+        self._truncate_locked(self._segments.bases[0])
+        if offset != self._next_offset:
+            self._move_to(offset)
+        remove_snapshots(snapshots(self.path))
+        self._producers = Producers()
+        self._producers.next_offset = offset
+        if self._mark is not None:
+            self._publish_mark(offset)
+        self._sync_page()
 
     def _move_to(self, offset: int) -> None:
         """Let a log without records go on at another offset, in a segment of its own."""

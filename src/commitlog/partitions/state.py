@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import NamedTuple, Self
 
@@ -223,6 +225,11 @@ class StatePage:
     def let_go(self) -> None:
         """Note that everything the writer changed is whole."""
         self._words[_HELD] = 0
+
+    @property
+    def letting_go(self) -> Callable[[], None]:
+        """A C function that does what let_go() does."""
+        return partial(self._words.__setitem__, _HELD, 0)
 
     @property
     def left_by_the_dead(self) -> tuple[int, int] | None:

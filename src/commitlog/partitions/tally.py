@@ -112,6 +112,15 @@ class Tally:
         self._batches += batches
         self._batched_records += records
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """What an append or a roll changes: where an undone one sets it back to."""
+        return self._first_offset, self._first_position, self._rolls, self._batches, self._batched_records
+
+    @counts.setter
+    def counts(self, counts: tuple[int, ...]) -> None:
+        self._first_offset, self._first_position, self._rolls, self._batches, self._batched_records = counts
+
     def synced(self, seconds: float) -> None:
         """Note a sync."""
         self._sync_counts[bisect_left(SYNC_BOUNDS, seconds)] += 1

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from commitlog import files
 from commitlog.batches.staged import (
     FOLDER,
     StagedBatch,
@@ -33,7 +32,7 @@ from commitlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from commitlog.lock import ProcessLock
+from commitlog.lock import HeldElsewhereError, ProcessLock
 from commitlog.partitions.partition import Partition
 from commitlog.publishing.publications import TOPIC, TOPIC_CONFIG, Publication, Publications
 from commitlog.topics.catalog import INTERNAL
@@ -89,19 +88,16 @@ class Publisher:
         """Finish what a dead process left, unless somebody publishes just now, and so does it anyway."""
         if self._known() is None and not os.path.isdir(os.path.join(self._log_path, FOLDER)):
             return
-        lock = files.Descriptor(os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o644))
-        if files.try_lock(lock.fd):
-            try:
+        try:
+            with ProcessLock(self._lock_path, wait=False):
                 known = self._known()
                 if known is not None:
                     self._finish(known)
                 remove_leftovers(self._log_path, time.time())
-            except (
-                UnfinishedPublicationError
-            ) as problem:  # a full disk must not keep anybody from making room
-                _logger.warning("%s", problem)
-            finally:
-                files.unlock(lock.fd)
+        except HeldElsewhereError:
+            pass
+        except UnfinishedPublicationError as problem:  # a full disk must not keep anybody from making room
+            _logger.warning("%s", problem)
 
     # --- the steps
 

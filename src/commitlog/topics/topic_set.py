@@ -235,17 +235,23 @@ class TopicSet:
 
     def join_internal(self, name: str, config: Mapping[str, Any]) -> Topic:
         """Return an internal topic, open for writing together with other processes; made, if it is new."""
-        with self.mutex if self._mode == "shared" else self._process_lock(), self.mutex:
-            self._check()
-            joined = self._joined if self._mode == "r" else self._topics
-            if name not in joined:
-                entry = self._catalog.entry(name)
-                if entry is None:
-                    new = TopicEntry(name, 1, TopicConfig().altered(config).overrides(), new_id())
-                    joined[name] = self._create(new, "shared")
-                else:
-                    joined[name] = self._open_topic(entry, "shared")
-            return joined[name]
+        if self._mode == "shared":
+            with self.mutex:
+                return self._join_locked(name, config)
+        with self._process_lock(), self.mutex:
+            return self._join_locked(name, config)
+
+    def _join_locked(self, name: str, config: Mapping[str, Any]) -> Topic:
+        self._check()
+        joined = self._joined if self._mode == "r" else self._topics
+        if name not in joined:
+            entry = self._catalog.entry(name)
+            if entry is None:
+                new = TopicEntry(name, 1, TopicConfig().altered(config).overrides(), new_id())
+                joined[name] = self._create(new, "shared")
+            else:
+                joined[name] = self._open_topic(entry, "shared")
+        return joined[name]
 
     # --- opening
 

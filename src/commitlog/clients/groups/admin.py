@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,7 +114,7 @@ class Groups:
         return [self._described(GroupDirectory(self._path, group_id)) for group_id in self.names()]
 
     def _described(self, directory: GroupDirectory) -> GroupDescription:
-        with directory.changing() as state:
+        with directory.lock, directory.changing() as state:
             remove_expired(state, directory, self._count, time.monotonic_ns())
             committed = self.offsets().committed(directory.group_id)
             members = tuple(
@@ -168,7 +168,8 @@ class Groups:
                 "to", to, "say 'earliest', 'latest', offset=, timestamp= or shift_by=; one of them"
             )
         directory = GroupDirectory(self._path, group_id) if topics is not None else self._known(group_id)
-        with self._empty(directory):
+        with directory.lock:
+            self._check_empty(directory)
             committed = self.offsets().committed(group_id)
             names = sorted(filter(self._is_there, committed)) if topics is None else self._named(topics)
             before = {name: committed[name].offset if name in committed else None for name in names}
@@ -201,14 +202,17 @@ class Groups:
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Note how far an empty group is: for who keeps track of its own progress, and shows it here."""
-        with self._empty(GroupDirectory(self._path, group_id)):
+        directory = GroupDirectory(self._path, group_id)
+        with directory.lock:
+            self._check_empty(directory)
             stored = {TopicPartition(*name): OffsetAndMetadata(offset) for name, offset in offsets.items()}
             self.offsets().commit(group_id, stored)
 
     def delete(self, group_id: str) -> None:
         """Forget an empty group and what it has committed."""
         directory = self._known(group_id)
-        with self._empty(directory):
+        with directory.lock:
+            self._check_empty(directory)
             committed = self.offsets().committed(group_id)
             if committed:
                 self.offsets().forget(group_id, committed)
@@ -227,15 +231,12 @@ class Groups:
             raise UnknownGroupError(group_id)
         return GroupDirectory(self._path, group_id)
 
-    @contextmanager
-    def _empty(self, directory: GroupDirectory) -> Iterator[None]:
-        """Hold the lock of a group without members: nobody joins meanwhile."""
-        with directory.lock:
-            with directory.changing() as state:
-                remove_expired(state, directory, self._count, time.monotonic_ns())
-                if state.members:
-                    raise GroupNotEmptyError(directory.group_id, len(state.members))
-            yield
+    def _check_empty(self, directory: GroupDirectory) -> None:
+        """Refuse a group that has members; with its lock held, so that nobody joins meanwhile."""
+        with directory.changing() as state:
+            remove_expired(state, directory, self._count, time.monotonic_ns())
+            if state.members:
+                raise GroupNotEmptyError(directory.group_id, len(state.members))
 
     def _named(self, topics: Iterable[str | tuple[str, int]]) -> list[TopicPartition]:
         """Return the partitions that are meant by names of topics, or are named themselves."""

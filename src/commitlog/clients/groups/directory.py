@@ -40,32 +40,30 @@ class GroupDirectory:
         self._boot = boot_id()
         self._known: tuple[int, GroupState] | None = None  # the state, and the count of changes it is of
 
-    @contextlib.contextmanager
-    def looking(self) -> Iterator[GroupState]:
-        """Hold the lock and give the state, which must not be changed."""
-        with self.lock:
-            changes = self.heartbeats.changes
-            if self._known is None or self._known[0] != changes:
-                self._known = changes, self._load()
-            yield self._known[1]
+    def look(self) -> GroupState:
+        """Return the state, which must not be changed; with `lock` held."""
+        changes = self.heartbeats.changes
+        if self._known is None or self._known[0] != changes:
+            self._known = changes, self._load()
+        return self._known[1]
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[GroupState]:
-        """Hold the lock, give the state, and store it; on an exception nothing has changed."""
-        with self.looking() as state:
-            self._known = None
-            before, members = state.to_json(), list(state.members.values())
-            yield state
-            after = state.to_json()
-            if after != before:
-                self.heartbeats.count_change()
-                # crash: counted, not replaced -> the others read the old state once more
-                self._store(after)
-                # crash: replaced, with the slots of who has gone -> they beat in vain, until others get them
-                for one in members:
-                    if one.member_id not in state.members:
-                        self.heartbeats.vacate(one.slot)
-            self._known = self.heartbeats.changes, state
+        """Give the state and store it, with `lock` held all the time; on an exception nothing has changed."""
+        state = self.look()
+        self._known = None
+        before, members = state.to_json(), list(state.members.values())
+        yield state
+        after = state.to_json()
+        if after != before:
+            self.heartbeats.count_change()
+            # crash: counted, not replaced -> the others read the old state once more
+            self._store(after)
+            # crash: replaced, with the slots of who has gone -> they beat in vain, until others get them
+            for one in members:
+                if one.member_id not in state.members:
+                    self.heartbeats.vacate(one.slot)
+        self._known = self.heartbeats.changes, state
 
     def _load(self) -> GroupState:
         try:
@@ -83,11 +81,10 @@ class GroupDirectory:
         files.replace(self._path + _NEW, self._path + _STATE)
 
     def remove(self) -> None:
-        """Forget the group; with nobody in it. Its lock stays, for somebody may be waiting for it."""
-        with self.lock:
-            self._known = None
-            self.heartbeats.count_change()
-            files.remove(self._path + _STATE)
+        """Forget the group, with nobody in it and `lock` held. Its lock stays: somebody may wait for it."""
+        self._known = None
+        self.heartbeats.count_change()
+        files.remove(self._path + _STATE)
 
 
 def file_name(group_id: str) -> str:

@@ -79,7 +79,8 @@ class GroupMember:
     @property
     def known(self) -> bool:
         """Whether the group has it as a member still."""
-        with self.directory.looking() as state:
+        with self.directory.lock:
+            state = self.directory.look()
             return not self.lost and self._member is not None and self._member.member_id in state.members
 
     @property
@@ -88,7 +89,8 @@ class GroupMember:
         member, group_id = self._member, self.directory.group_id
         if member is None:
             return GroupMetadata(group_id, -1, "")
-        with self.directory.looking() as state:
+        with self.directory.lock:
+            state = self.directory.look()
             known = state.members.get(member.member_id, member)
             return GroupMetadata(group_id, known.generation, member.member_id)
 
@@ -115,7 +117,7 @@ class GroupMember:
     def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics from now on, if this is a member still."""
         member, wanted = self._member, tuple(sorted(topics))
-        with self.directory.changing() as state:
+        with self.directory.lock, self.directory.changing() as state:
             if member is not None and member.member_id in state.members:
                 state.subscribe(member.member_id, wanted, self._count(state.topics.union(wanted)))
 
@@ -142,7 +144,7 @@ class GroupMember:
         """Leave the group, now. A static member that is to come back just stops: see stop()."""
         member = self._member
         if member is not None:
-            with self.directory.changing() as state:
+            with self.directory.lock, self.directory.changing() as state:
                 if member.member_id in state.members:
                     remove(state, self._count, [member])
             self._tell("left", member, state)
@@ -167,12 +169,13 @@ class GroupMember:
 
     def to_release(self) -> tuple[TopicPartition, ...]:
         """Return what is to be released; CommitFailedError if this is no member any more."""
-        with self.directory.looking() as state:
+        with self.directory.lock:
+            state = self.directory.look()
             return state.to_release(self._known_in(state))
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Let others take these partitions."""
-        with self.directory.changing() as state:
+        with self.directory.lock, self.directory.changing() as state:
             state.release(self._known_in(state), partitions)
 
     def take(self) -> set[TopicPartition]:
@@ -188,7 +191,8 @@ class GroupMember:
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets of partitions that are owned; refused from who is not their owner any more."""
-        with self.directory.looking() as state:
+        with self.directory.lock:
+            state = self.directory.look()
             state.check_commit(self.directory.group_id, self._member, offsets)
             # nobody takes a partition while the lock is held: what is appended now is the owner's
             self.offsets.commit(self.directory.group_id, offsets)
@@ -251,19 +255,20 @@ class GroupMember:
             "%s leaves group %s: it was not polled for max_poll_interval_ms = %d",
             member.member_id, self.directory.group_id, self._settings.max_poll_interval_ms,
         )  # fmt: skip
-        with self.directory.changing() as state:
+        with self.directory.lock, self.directory.changing() as state:
             if self._member is member:
                 self._lost = member
                 if member.instance_id is None and member.member_id in state.members:
                     remove(state, self._count, [member])
 
     def _look_after_the_group(self) -> None:
-        with self.directory.looking() as state:
+        with self.directory.lock:
+            state = self.directory.look()
             due = (
                 expired(state, self.directory, self._clock()) or self._count(state.topics) != state.partitions
             )
         if due:
-            with self.directory.changing() as state:
+            with self.directory.lock, self.directory.changing() as state:
                 if not self._remove_expired(state) and self._count(state.topics) != state.partitions:
                     state.rebalance(self._count(state.topics))
                     _logger.info(
@@ -277,7 +282,8 @@ class GroupMember:
     def _next_expiry(self) -> float:
         """Return the seconds until the next other member would have been silent for too long."""
         now, beats = self._clock(), self.directory.heartbeats
-        with self.directory.looking() as state:
+        with self.directory.lock:
+            state = self.directory.look()
             ends = [
                 beats.last_beat(one.slot) + one.session_timeout_ms * _MS for one in state.members.values()
             ]
