@@ -1,12 +1,14 @@
-"""Threads that work behind the caller's back, and tell when they cannot."""
+"""Threads that work in the background and report when they cannot, and what threads wait for."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 _logger = logging.getLogger("commitlog.background")
 
@@ -22,6 +24,45 @@ class TaskHealth:
     error: str | None
 
 
+class Signal:
+    """What threading.Event is, but made of C functions: Ctrl-C cannot leave a lock of its own held."""
+
+    def __init__(self) -> None:
+        self._tokens: SimpleQueue[None] = SimpleQueue()  # holds one, or a few, while it is set
+
+    def set(self) -> None:
+        """Let everybody who waits go on."""
+        if self._tokens.empty():
+            self._tokens.put(None)
+
+    def is_set(self) -> bool:
+        """Say whether it is set."""
+        return not self._tokens.empty()
+
+    def clear(self) -> None:
+        """Let those who come wait again."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._tokens.get_nowait()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; False if it is not after `timeout` seconds."""
+        try:
+            self._tokens.get(timeout=None if timeout is None else max(timeout, 0.0))
+        except Empty:
+            return False
+        self._tokens.put(None)
+        return True
+
+
+class Condition(threading.Condition):
+    """A Condition that is held with `with condition.mutex:`, a C lock, which Ctrl-C cannot leave held."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.RLock()
+        super().__init__(self.mutex)
+
+
 class Task:
     """Runs a function in a thread, when woken or when the seconds that it returned are over.
 
@@ -32,7 +73,7 @@ class Task:
         self.name = name
         self._run = run
         self._retry_seconds = retry_seconds
-        self._wake = threading.Event()
+        self._wake = Signal()
         self._stopping = False
         self._runs = self._failures = 0
         self._error: str | None = None

@@ -136,9 +136,7 @@ def _before(code: CodeType) -> frozenset[int]:
     """The instructions after which a telling one comes, or may come."""
     found = list(dis.get_instructions(code))
     jumps = {one.offset for one in found if "JUMP" in one.opname}
-    return frozenset(jumps) | {
-        one.offset for one, after in pairwise(found) if after.opname in _TELLING
-    }
+    return frozenset(jumps) | {one.offset for one, after in pairwise(found) if after.opname in _TELLING}
 
 
 def open_files() -> int:

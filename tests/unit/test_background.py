@@ -3,11 +3,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 
 import pytest
 from helpers import wait_until
 
-from commitlog.background import Task
+from commitlog.background import Signal, Task
 
 FOREVER = 1_000_000.0
 
@@ -105,3 +106,30 @@ def test_a_stopped_task_runs_no_more_and_counts_as_well(started: Callable[..., T
     assert task.health().runs == runs
     assert task.health().alive
     task.stop()
+
+
+# --- signals
+
+
+def test_a_signal_stays_set_until_it_is_cleared() -> None:
+    signal = Signal()
+    assert not signal.is_set()
+    assert not signal.wait(0)
+    for _ in range(3):
+        signal.set()
+    assert signal.is_set()
+    assert signal.wait() and signal.wait(0)
+    signal.clear()
+    assert not signal.is_set()
+    assert not signal.wait(-1.0)
+
+
+def test_a_signal_lets_all_threads_go_on() -> None:
+    signal, passed = Signal(), SimpleQueue[bool]()
+    threads = [threading.Thread(target=lambda: passed.put(signal.wait(60))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    signal.set()
+    assert [passed.get(timeout=60) for _ in threads] == [True] * 5
+    for thread in threads:
+        thread.join()

@@ -314,11 +314,11 @@ def test_a_disk_that_fails_stops_nobody(path: Path, clock: Clock, monkeypatch: p
 def test_an_interrupt_lets_the_lock_go(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     one = meter_of(path, 100, clock)
 
-    def interrupted(_: object) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "unlock", interrupted)
+        patch.setattr(files, "pwrite", interrupted)
         with pytest.raises(KeyboardInterrupt):
             one.take(100)
     with path.open("rb") as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from array import array
 from bisect import bisect_left
@@ -13,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from commitlog.background import Condition
 from commitlog.batches.columns import Int64s
 from commitlog.errors import DeliveryTimeoutError
 from commitlog.record import Headers
@@ -77,7 +77,7 @@ class Delivery:
     )  # fmt: skip
 
     def __init__(
-        self, topic: str, ended: threading.Condition, *, acks: Acks, batch_size: int, small_bytes: int
+        self, topic: str, ended: Condition, *, acks: Acks, batch_size: int, small_bytes: int
     ) -> None:
         self.topic = topic
         self.created = time.monotonic()
@@ -204,7 +204,7 @@ class Delivery:
 
     def end(self) -> Exception | None:
         """Tell everybody; returns the first error."""
-        with self._ended:
+        with self._ended.mutex:
             self.done = True
             self._ended.notify_all()
         for ticket, callback in self._callbacks.items():
@@ -253,7 +253,7 @@ class Delivery:
     def wait(self, timeout: float | None) -> bool:
         """Wait for the end; False if it has not come after `timeout` seconds."""
         if not self.done:
-            with self._ended:
+            with self._ended.mutex:
                 return self._ended.wait_for(lambda: self.done, timeout)
         return True
 

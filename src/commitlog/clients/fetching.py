@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
+from commitlog.background import Signal
 from commitlog.batches.batch import RecordBatch
 from commitlog.clients.meter import Throttle
 from commitlog.errors import (
@@ -157,7 +157,7 @@ class Fetcher:
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self.places: dict[TopicPartition, Place] = {}  # the next one to be read first
-        self.event = threading.Event()  # ends a wait
+        self.event = Signal()  # ends a wait
 
     def place(self, name: TopicPartition) -> Place:
         """Return the place in a partition; NotAssignedError if there is none."""

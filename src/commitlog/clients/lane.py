@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from commitlog.background import Condition
 from commitlog.batches.encode import EncodedBatch, Rules, encode, totals
 from commitlog.batches.format import NO_PRODUCER
 from commitlog.clients.delivery import Delivery, Share, Table, usual_bytes
@@ -50,7 +51,7 @@ class Lane:
         self._small_bytes: int | None = None  # a size that hardly a record was above
         self._rules: tuple[TopicConfig, Rules] | None = None  # the second is made of the first
 
-    def open_batch(self, ended: threading.Condition, size: int) -> Delivery:
+    def open_batch(self, ended: Condition, size: int) -> Delivery:
         """Begin a batch for a record of `size` bytes, and for those that follow."""
         config, settings = self._config, self.topic.config
         small = size if self._small_bytes is None else self._small_bytes

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from xxhash import xxh64_intdigest
 
 from commitlog import files
+from commitlog.background import Signal
 from commitlog.errors import CommitLogError
 from commitlog.lock import boot_id
 
@@ -185,7 +186,7 @@ class Throttle:
         self._meter = meter
         self._free_at = 0.0
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
+        self._stopped = Signal()
 
     def take(self, size_bytes: int) -> None:
         """Take bytes, to be waited for later."""

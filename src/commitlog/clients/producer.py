@@ -15,7 +15,7 @@ from collections import deque
 from time import time as now  # one name to look up in send()
 from typing import Any, NamedTuple, Protocol, Self
 
-from commitlog.background import Task, TaskHealth
+from commitlog.background import Condition, Task, TaskHealth
 from commitlog.batches.encode import pack_headers
 from commitlog.clients.delivery import Callback, Delivery, RecordFuture
 from commitlog.clients.lane import Lane, Written
@@ -67,7 +67,7 @@ class Producer:
         self._filling: dict[str, Delivery] = {}  # the open batch of each topic that has one
         self._unsynced: deque[_Unsynced] = deque()
         self._unsynced_bytes = 0
-        self._ended = threading.Condition()
+        self._ended = Condition()
         self._lost: Exception | None = None
         self._closed = self._forked = False
         self._opened = False  # a batch, since the thread looked
@@ -176,7 +176,7 @@ class Producer:
         """Hold back who sends faster than records become durable."""
         limit, seconds = self.config.buffer_memory, self.config.max_block_ms / 1000
         if self._unsynced_bytes > limit:
-            with self._ended:
+            with self._ended.mutex:
                 if not self._ended.wait_for(lambda: self._unsynced_bytes <= limit, seconds):
                     raise BufferFullError(limit, self.config.max_block_ms)
 
@@ -202,7 +202,7 @@ class Producer:
 
     def _appended(self, delivery: Delivery, written: list[Written]) -> None:
         if self.config.acks == "all" and written:
-            with self._ended:
+            with self._ended.mutex:
                 self._unsynced.append(_Unsynced(delivery, written))
                 self._unsynced_bytes += delivery.size_bytes
             self._task.wake()
@@ -244,7 +244,7 @@ class Producer:
 
     def _sync(self) -> None:
         """Wait until what was appended is safe; those who share a partition wait together."""
-        with self._ended:
+        with self._ended.mutex:
             waiting = list(self._unsynced)
         for place in {place for one in waiting for place in one.written}:
             try:
@@ -255,7 +255,7 @@ class Producer:
                         one.delivery.fail(error)
         for one in waiting:
             self._end(one.delivery)
-            with self._ended:
+            with self._ended.mutex:
                 self._unsynced.popleft()
                 self._unsynced_bytes -= one.delivery.size_bytes
                 self._ended.notify_all()
@@ -270,7 +270,7 @@ class Producer:
         """In a forked child: what the producer holds is the parent's to deliver, and nothing can be sent."""
         self._forked = True
         self._filling, self._lanes = {}, {}
-        self._lock, self._ended = threading.Lock(), threading.Condition()  # others may have held them
+        self._lock, self._ended = threading.Lock(), Condition()  # others may have held them
 
     def _check_not_forked(self) -> None:
         if self._forked:
@@ -286,7 +286,7 @@ class Producer:
                 self._close_batch(lane)
             lane.append_ready()
         self._task.wake()
-        with self._ended:
+        with self._ended.mutex:
             self._ended.wait_for(lambda: not self._unsynced)
         self._throttle.wait()
         lost, self._lost = self._lost, None

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from commitlog import files
+from commitlog.background import Signal
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ClosedError, CommitLogError, ConfigError, CorruptionError, DiskFullError
 from commitlog.lock import ProcessLock
@@ -47,7 +48,7 @@ class CompactingPartition(AdoptingPartition):
         self._log_config = log_config
         self._clean_offset = found.clean_offset
         self._compaction_lock: threading.Lock | ProcessLock = threading.Lock()
-        self._compaction_cancelled = threading.Event()
+        self._compaction_cancelled = Signal()
         self._compaction_ended = False
         self._compaction_error: str | None = None
         self._is_set_aside = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
+from commitlog.background import Signal
 from commitlog.batches.batch import RecordBatch
 from commitlog.errors import (
     ClosedError,
@@ -111,11 +111,11 @@ class PartitionReader:
         """Whether it was closed, as it is when its topic is deleted."""
         return self._closed
 
-    def watch(self, event: threading.Event) -> bool:
+    def watch(self, event: Signal) -> bool:
         """Set `event` at each append, until unwatch(); False where only looking tells of one."""
         return False
 
-    def unwatch(self, event: threading.Event) -> None:
+    def unwatch(self, event: Signal) -> None:
         """Leave `event` alone."""
 
     # --- reading

@@ -132,7 +132,7 @@ class ReplicatedPartition(ShorteningPartition):
         """Call `appended` after each append while it leads, with no lock held; and `wait`, with a next_offset
         and a leader epoch, to wait until every in-sync replica has what is below. None to call nobody.
         """
-        with self._readable:
+        with self._readable.mutex:
             self._waiters += (appended is not None) - (self._on_append is not None)
             self._on_append, self._wait_replicated = appended, wait
 

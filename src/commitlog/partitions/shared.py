@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Self
 
 from commitlog import files
+from commitlog.background import Signal
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ConfigError, UnknownTopicError
 from commitlog.lock import HeldElsewhereError, ProcessLock
@@ -219,11 +219,11 @@ class SharedPartition(Partition):
         """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
         return self._view.wait_for(offset, timeout)
 
-    def watch(self, event: threading.Event) -> bool:
+    def watch(self, event: Signal) -> bool:
         """Other processes set no event of this one."""
         return False
 
-    def unwatch(self, event: threading.Event) -> None:
+    def unwatch(self, event: Signal) -> None:
         """There is nothing to leave."""
 
     # --- the end

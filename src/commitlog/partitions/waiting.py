@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
+from commitlog.background import Condition, Signal
 from commitlog.partitions.reader import PartitionReader
 
 
@@ -11,8 +10,8 @@ class WaitablePartition(PartitionReader):
     """Lets threads wait for appends; whoever appends calls _notify() if there are any `_waiters`."""
 
     def _make_locks(self) -> None:
-        self._readable = threading.Condition()
-        self._watchers: set[threading.Event] = set()
+        self._readable = Condition()
+        self._watchers: set[Signal] = set()
         self._waiters = 0  # those who wait and those who watch
 
     @property
@@ -24,7 +23,7 @@ class WaitablePartition(PartitionReader):
         """Wait until `offset` can be read; False if it cannot after `timeout` seconds, or when closed."""
         if self.high_watermark > offset:
             return True
-        with self._readable:
+        with self._readable.mutex:
             self._waiters += 1
             try:
                 self._readable.wait_for(lambda: self.high_watermark > offset or self._has_ended, timeout)
@@ -32,21 +31,21 @@ class WaitablePartition(PartitionReader):
                 self._waiters -= 1
         return self.high_watermark > offset
 
-    def watch(self, event: threading.Event) -> bool:
+    def watch(self, event: Signal) -> bool:
         """Set `event` at each append and when the high watermark moves, until unwatch()."""
-        with self._readable:
+        with self._readable.mutex:
             self._watchers.add(event)
             self._waiters += 1
         return True
 
-    def unwatch(self, event: threading.Event) -> None:
+    def unwatch(self, event: Signal) -> None:
         """Leave `event` alone."""
-        with self._readable:
+        with self._readable.mutex:
             self._watchers.discard(event)
             self._waiters -= 1
 
     def _notify(self) -> None:
-        with self._readable:
+        with self._readable.mutex:
             self._readable.notify_all()
             for event in self._watchers:
                 event.set()

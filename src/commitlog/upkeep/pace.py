@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
+
+from commitlog.background import Signal
 
 
 class Pace:
     """Holds a pass to cleaner_io_max_bytes_per_second, and ends it when it is cancelled."""
 
-    def __init__(self, bytes_per_second: int, cancelled: threading.Event) -> None:
+    def __init__(self, bytes_per_second: int, cancelled: Signal) -> None:
         self._rate = bytes_per_second
         self._cancelled = cancelled
         self._began = time.monotonic()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from commitlog.background import Signal
 from commitlog.errors import (
     ClosedError,
     CommitLogError,
@@ -103,7 +104,7 @@ class ClientService:
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._watched: dict[PartitionReader, int] = {}  # how many wait for each
-        self._rung = threading.Event()
+        self._rung = Signal()
         self._thread: threading.Thread | None = None
         self._closed = False
 
