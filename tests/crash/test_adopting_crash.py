@@ -246,7 +246,7 @@ def test_stamps_that_could_not_be_synced_end_the_partition_until_it_is_opened_ag
 def test_an_interrupted_adoption_is_done_or_not_and_the_partitions_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, before: str
 ) -> None:
-    """In a shared log another process goes on at once. The exception is kept meanwhile, as a shell keeps it."""
+    """In a shared log another process goes on at once, though the exception is kept, as in a shell."""
     monkeypatch.setattr("sys.unraisablehook", lambda _: None)
 
     def run(interruption: Interrupt) -> None:

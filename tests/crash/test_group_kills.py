@@ -319,7 +319,8 @@ def test_killed_members_are_kept_for_their_session_timeout_and_no_longer(path: P
             process.kill()
             process.join()
         pids = {str(process.pid) for process in dying}
-        with directory.looking() as state:
+        with directory.lock:
+            state = directory.look()
             dead = [one for one in state.members.values() if one.process.rpartition(":")[2] in pids]
         last_beats = {one.member_id: directory.heartbeats.last_beat(one.slot) for one in dead}
         if who == "a new member":
@@ -329,7 +330,8 @@ def test_killed_members_are_kept_for_their_session_timeout_and_no_longer(path: P
             assert time.monotonic() < deadline, "they stay for ever"
             if who == "who looks":
                 log.describe_group("after")
-            with directory.looking() as state:
+            with directory.lock:
+                state = directory.look()
                 gone = last_beats.keys() - state.members.keys()
                 owners = set(state.owners.values())
             for member_id in gone:
@@ -390,14 +392,16 @@ def test_members_that_wait_for_the_groups_lock_are_not_taken_for_dead(path: Path
     with killed_in_the_end(members), commitlog.open(path, mode="r") as log:
         until_settled(log, members)
         directory = GroupDirectory(str(path), "after")
-        with directory.looking() as state:
+        with directory.lock:
+            state = directory.look()
             before = list(state.members)
             waited_from = time.monotonic()
             while time.monotonic() - waited_from < 1.5 * PATIENT_MS / 1000:
                 time.sleep(0.01)
         deadline = time.monotonic() + PATIENT_MS / 2000
         while time.monotonic() < deadline:
-            with directory.looking() as state:
+            with directory.lock:
+                state = directory.look()
                 assert list(state.members) == before
             time.sleep(0.01)
 
@@ -414,7 +418,7 @@ def test_what_a_member_was_to_commit_before_it_was_removed_is_not_committed_afte
         assert len(consumer.poll(max_records=20)["t", 0]) == 20
         told: list[Exception | None] = []
         consumer.commit_async(callback=lambda _, problem: told.append(problem))
-        with session.member.directory.changing() as state:
+        with session.member.directory.lock, session.member.directory.changing() as state:
             state.remove(list(state.members), {})
         log.reset_offsets("g", offset=70, topics=["t"])
         assert consumer.poll(60)["t", 0][0].offset == 70

@@ -108,14 +108,15 @@ def test_kill_before_a_groups_first_state_is_in_place(live: Path, left: Path, hi
 def test_others_that_live_read_the_old_state_once_more(live: Path) -> None:
     """crash: counted, not replaced -> the others read the old state once more"""
     here, dying = GroupDirectory(str(live), "g"), GroupDirectory(str(live), "g")
-    with here.changing() as state:
+    with here.lock, here.changing() as state:
         state.generation = 7
     dying.heartbeats.count_change()  # and no more
     assert here.heartbeats.changes == 2
-    with here.changing() as state:
+    with here.lock, here.changing() as state:
         assert state.generation == 7
         state.generation = 8
-    with dying.looking() as state:
+    with dying.lock:
+        state = dying.look()
         assert state.generation == 8
 
 
@@ -135,7 +136,8 @@ class Alone:
         return member
 
     def clients(self) -> list[str]:
-        with GroupDirectory(self.path, "g").looking() as state:
+        with (group := GroupDirectory(self.path, "g")).lock:
+            state = group.look()
             return [one.client_id for one in state.members.values()]
 
 

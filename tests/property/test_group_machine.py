@@ -89,7 +89,8 @@ class GroupMachine(RuleBasedStateMachine):
     # --- what the machine knows
 
     def state(self) -> GroupState:
-        with self.observer.looking() as state:
+        with self.observer.lock:
+            state = self.observer.look()
             return state
 
     def is_member(self, player: Player) -> bool:

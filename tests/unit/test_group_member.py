@@ -78,7 +78,8 @@ class Machine:
     @property
     def members(self) -> set[str]:
         """The client ids of those in the group's file."""
-        with self.directory().looking() as state:
+        with (group := self.directory()).lock:
+            state = group.look()
             return {one.client_id for one in state.members.values()}
 
 
@@ -363,7 +364,8 @@ def test_a_tick_that_comes_too_late_does_not_lose_who_has_joined_again(
 
 
 def slots(machine: Machine) -> dict[str, int]:
-    with machine.directory().looking() as state:
+    with (group := machine.directory()).lock:
+        state = group.look()
         return {one.client_id: one.slot for one in state.members.values()}
 
 
@@ -651,7 +653,8 @@ ODD_NAMES = ["a/b", "../../etc/passwd", ".", "..", "...", ".json", "g.json", "g.
 def test_a_group_may_have_an_odd_name(machine: Machine, group_id: str) -> None:
     with machine.directory(group_id).changing() as state:
         state.generation = 5
-    with machine.directory(group_id).looking() as state:
+    with (group := machine.directory(group_id)).lock:
+        state = group.look()
         assert state.generation == 5
     assert known_groups(machine.path) == {group_id}
     assert os.listdir(machine.path) == ["groups"]
@@ -662,7 +665,8 @@ def test_odd_names_do_not_meet_in_one_file(machine: Machine) -> None:
         with machine.directory(group_id).changing() as state:
             state.generation = number
     for number, group_id in enumerate(ODD_NAMES, 1):
-        with machine.directory(group_id).looking() as state:
+        with (group := machine.directory(group_id)).lock:
+            state = group.look()
             assert state.generation == number
     assert known_groups(machine.path) == set(ODD_NAMES)
 
@@ -701,7 +705,8 @@ def test_garbage_in_the_file_of_a_group_is_a_group_without_members(
     machine.directory()
     for raw in shapes():
         state_file(machine).write_bytes(raw)
-        with machine.directory().looking() as state:
+        with (group := machine.directory()).lock:
+            state = group.look()
             assert (state.members, state.owners, state.target) == ({}, {}, {}), raw
         one = machine.member("one")
         assert settle(one) == [set(A)], raw
@@ -722,18 +727,20 @@ def test_who_thinks_to_be_a_member_is_told_otherwise_by_a_lost_file(machine: Mac
 def test_two_directories_see_each_others_changes(machine: Machine) -> None:
     here, there = machine.directory(), machine.directory()
     for generation in range(1, 5):
-        with here.changing() as state:
+        with here.lock, here.changing() as state:
             state.generation = generation
-        with there.looking() as state:
+        with there.lock:
+            state = there.look()
             assert state.generation == generation
         here, there = there, here
 
 
 def test_a_state_that_nobody_has_changed_is_not_read_again(machine: Machine) -> None:
     directory = machine.directory()
-    with directory.changing() as state:
+    with directory.lock, directory.changing() as state:
         state.generation = 1
-    with directory.looking() as again:
+    with directory.lock:
+        again = directory.look()
         assert again is state
 
 
@@ -742,7 +749,8 @@ def test_after_an_exception_nothing_has_changed(machine: Machine) -> None:
     with pytest.raises(KeyError), directory.changing() as state:
         state.generation = 5
         raise KeyError
-    with directory.looking() as state:
+    with directory.lock:
+        state = directory.look()
         assert state.generation == 0
     assert directory.heartbeats.changes == 0
 
@@ -757,16 +765,18 @@ def test_a_change_that_changes_nothing_is_told_to_nobody(machine: Machine) -> No
 
 def test_a_removed_group_is_gone_and_may_come_again(machine: Machine) -> None:
     here, there = machine.directory(), machine.directory()
-    with here.changing() as state:
+    with here.lock, here.changing() as state:
         state.generation = 5
-    with there.looking() as state:
+    with there.lock:
+        state = there.look()
         assert state.generation == 5
     here.remove()
     assert known_groups(machine.path) == set()
-    with there.changing() as state:
+    with there.lock, there.changing() as state:
         assert state.generation == 0
         state.generation = 1
-    with here.looking() as state:
+    with here.lock:
+        state = here.look()
         assert state.generation == 1
     here.remove()
     here.remove()
