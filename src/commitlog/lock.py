@@ -136,6 +136,10 @@ class ProcessLock(io.IOBase):
                 self.close()
                 raise
 
+    def skip_leaving(self) -> None:
+        """Let `leaving` not be called when it is given back this time."""
+        self.close = self._leave
+
 
 def _in_turn(*functions: Callable[[], object]) -> Callable[[], Any]:
     """Return a C function that calls these C functions one after another, and returns something false.

@@ -27,10 +27,12 @@ from commitlog import (
     CorruptionError,
     LogConfig,
     Partition,
+    PartitionFailedError,
     TopicPartition,
     files,
 )
 from commitlog.partitions.state import StatePage
+from commitlog.segments.segment_writer import SegmentWriter
 
 from .interrupts import Interrupt, open_files
 from .logs import (
@@ -330,6 +332,37 @@ def test_an_interrupted_compaction_leaves_the_last_record_of_each_key_and_the_pa
             assert open_partition(log).verify().ok
 
     at_each_moment(f"compact {shared}", run)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_append_that_is_interrupted_twice_ends_the_partition_and_leaves_the_files_sound(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    log = commitlog.open(tmp_path / "log", shared=shared)
+    partition = log.create_topic("t", config=CONFIG).partition(0)
+    partition.append(b"first")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(SegmentWriter, "_foresee", interrupted)  # its bytes are in the file then
+        patch.setattr(SegmentWriter, "roll_back", interrupted)
+        partition.append_many([b"a longer one"])
+    check_free(partition)
+    assert partition.failure is not None
+    with pytest.raises(PartitionFailedError):
+        partition.append(b"third")
+    if shared:
+        with commitlog.open(tmp_path / "log", shared=True) as other:
+            assert open_partition(other).append(b"2") == 1
+            assert open_partition(other).verify().ok
+    log.close()
+    with commitlog.open(tmp_path / "log") as log:
+        assert open_partition(log).verify().ok
+        found, damaged = read(open_partition(log))
+        assert not damaged
+        # nobody was told of the interrupted one, so it may be there or not
+        assert found in ({0: b"first"}, {0: b"first", 1: b"2" if shared else b"a longer one"})
 
 
 # --- what a log does with locks between processes

@@ -151,6 +151,11 @@ class SharedPartition(Partition):
             self._clean_offset = page.clean_offset
         return False
 
+    def _fail(self, cause: str) -> None:
+        super()._fail(cause)
+        assert isinstance(self._lock, ProcessLock)
+        self._lock.skip_leaving()  # the mark stays: the next one looks at what is in the files
+
     def _reload(self, found: Recovered) -> None:
         """Take up the segments as others left them; after an error the next one tries again."""
         writer = SegmentWriter.open(found.segments[-1], self.config, trust_indexes=False)

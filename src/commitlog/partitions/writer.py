@@ -198,8 +198,8 @@ class PartitionWriter(ActivePartition):
         if self._next_offset == offset and self._refusal is None:
             try:
                 writer.roll_back(position)
-            except OSError as second:
-                self._fail(f"{error}; and the partial append could not be cut off: {second}")
+            except BaseException as second:  # Ctrl-C again: what is in memory may not be what is in the file
+                self._fail(f"{error!r}; and the partial append could not be cut off: {second!r}")
         if isinstance(error, FileNotFoundError):  # no index can grow in a directory that is not there
             self._fail_without_directory(error)
         if isinstance(error, OSError) and files.is_full(error) and not isinstance(error, DiskFullError):
