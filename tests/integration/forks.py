@@ -358,11 +358,9 @@ def consumers_stay_with_the_parent(path: str) -> None:
         assert process.exitcode == 0
 
         waiting = threading.Thread(target=lambda: alone.poll(timeout=SECONDS))
-        waking = alone._fetcher.event._cond  # type: ignore[attr-defined]
         list(records)
         waiting.start()
-        with waking:
-            wait(in_child(child_that_closes(consumer, alone)))
+        wait(in_child(child_that_closes(consumer, alone)))
         append(partition, 1)
         waiting.join(SECONDS)
         assert not waiting.is_alive()

@@ -15,6 +15,7 @@ from commitlog import (
     CommitLog,
     ConfigError,
     CorruptionError,
+    LogConfig,
     LogLockedError,
     Partition,
     TopicConfig,
@@ -203,6 +204,20 @@ def test_a_shared_log_leaves_no_clean_marker_and_no_leftovers(log_path: Path) ->
 # --- what cannot be opened, and what others are still writing
 
 
+@pytest.fixture
+def compacted(log_path: Path) -> Iterator[tuple[Partition, Partition]]:
+    """A partition with something to compact, as two writers have it; nobody compacts it in the background."""
+    config = LogConfig(cleaner_enable=False)
+    with (
+        commitlog.open(log_path, shared=True, config=config) as one,
+        commitlog.open(log_path, shared=True, config=config) as other,
+    ):
+        partition = one.create_topic("t", config={**CONFIG, "cleanup_policy": "compact"}).partition(0)
+        for number in range(100):
+            partition.append(b"value %d" % number, key=b"%d" % (number % 7))
+        yield partition, other.topic("t").partition(0)
+
+
 def test_a_partition_that_cannot_be_opened_keeps_no_lock_though_somebody_keeps_the_exception(
     log_path: Path,
 ) -> None:
@@ -221,14 +236,10 @@ def test_a_partition_that_cannot_be_opened_keeps_no_lock_though_somebody_keeps_t
 
 
 def test_a_writer_that_puts_right_what_a_dead_one_left_spares_what_a_living_one_compacts(
-    logs: tuple[CommitLog, CommitLog], monkeypatch: pytest.MonkeyPatch
+    compacted: tuple[Partition, Partition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B dies in a roll while A compacts, and C puts that right."""
-    config = {**CONFIG, "cleanup_policy": "compact"}
-    one = logs[0].create_topic("t", config=config).partition(0)
-    other = logs[1].topic("t").partition(0)
-    for number in range(100):
-        one.append(b"value %d" % number, key=b"%d" % (number % 7))
+    one, other = compacted
     spared: list[int] = []
     real = SharedPartition._swap
 
@@ -265,15 +276,14 @@ def test_what_a_dead_writer_was_compacting_is_removed_by_who_puts_it_right(
 
 
 def test_a_segment_that_another_writer_compacted_meanwhile_is_not_taken_for_lost(
-    logs: tuple[CommitLog, CommitLog],
+    compacted: tuple[Partition, Partition],
 ) -> None:
-    config = {**CONFIG, "cleanup_policy": "compact"}
-    one = logs[0].create_topic("t", config=config).partition(0)
-    other = logs[1].topic("t").partition(0)
-    for number in range(100):
-        one.append(b"value %d" % number, key=b"%d" % (number % 7))
+    one, other = compacted
     before = [segment.path for segment in one._segments.segments]
-    other.compact()
+    for number in range(60):  # a later pass joins the segments that an earlier one made small
+        other.append(b"value", key=b"%d" % (number % 7))
+        if number % 20 == 0:
+            other.compact()
     gone = [path for path in before if not Path(path).exists()]
     assert gone
     for path in gone:
