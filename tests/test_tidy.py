@@ -42,7 +42,7 @@ LAYERS = [
     "cleaner", "housekeeping",
     "topics", "topics.partitioner", "topics.topic", "topics.catalog", "topics.topic_set",
     "publishing", "publishing.staging", "publishing.publications", "publishing.publisher",
-    "clients.groups", "clients.groups.assignors", "clients.groups.state", "clients.groups.heartbeats",
+    "clients.groups", "clients.groups.assignors", "clients.groups.heartbeats", "clients.groups.state",
     "clients.groups.directory", "clients.groups.offsets", "clients.groups.member",
     "clients", "clients.meter", "clients.quota", "clients.delivery", "clients.lane", "clients.producer",
     "clients.fetching", "clients.positions",

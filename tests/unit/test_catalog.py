@@ -380,3 +380,24 @@ def test_a_lost_description_of_an_internal_topic_is_noticed(log_path: Path, name
         assert log.published("txn") == 1
     with commitlog.open(log_path) as log:
         assert log.describe_group("g").partitions[0].committed == 1
+
+
+MODES = [{"mode": "r"}, {"mode": "w"}, {"shared": True}, {"config": LogConfig(recovery_mode="salvage")}]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "change",
+    [{"config": config} for config in ([], None, {"no_such_setting": 1}, {"retention_ms": "soon"})]
+    + [{"topic_id": "not an id"}, {"partitions": 10**9}],
+    ids=str,
+)
+def test_a_topic_file_that_cannot_be_true_is_an_error_that_names_it(
+    log_path: Path, mode: dict[str, Any], change: dict[str, Any]
+) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t")
+    path = log_path / "topics" / "t.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(CorruptionError, match=r"topics/t\.json"), commitlog.open(log_path, **mode) as log:
+        list(log.topic("t").partition(0).records())

@@ -11,7 +11,7 @@ import commitlog
 from commitlog import CommitLog, Partition
 from commitlog.clients.groups import offsets as offsets_module
 from commitlog.clients.groups.offsets import TOPIC, GroupOffsets, OffsetAndMetadata
-from commitlog.errors import RecordTooLargeError
+from commitlog.errors import CorruptionError, RecordTooLargeError
 from commitlog.record import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -245,3 +245,14 @@ def test_the_topic_is_compacted(log: CommitLog, offsets: GroupOffsets) -> None:
     config = log.topic(TOPIC).config
     assert config.cleanup_policy == "compact"
     assert config.delete_retention_ms / 1000 >= 2 * offsets_module._TRUST_SECONDS
+
+
+@pytest.mark.parametrize("key", [b"", b"{}", b'["g"]', b'["g", ["t"], 0]', b'["g", "t", "0"]', b"\xff"])
+def test_a_record_that_no_commit_wrote_is_an_error_that_names_the_topic(
+    log: CommitLog, offsets: GroupOffsets, key: bytes
+) -> None:
+    log._open_offsets().append(b'{"offset": 1, "metadata": ""}', key=key)
+    with pytest.raises(
+        CorruptionError, match=rf"{TOPIC}-0, byte 0: the record at offset 0 is not what a commit"
+    ):
+        offsets.groups()

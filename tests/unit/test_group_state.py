@@ -35,6 +35,8 @@ def member(member_id: str, topics: str = "a", *strategies: str, instance: str | 
         tuple(topics),
         strategies or (COOPERATIVE,),
         100,
+        slot=sum(member_id.encode()),
+        token=1,
     )
 
 

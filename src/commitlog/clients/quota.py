@@ -19,9 +19,9 @@ from weakref import WeakValueDictionary
 from commitlog import files
 from commitlog.clients.meter import ACCOUNT_SUFFIX, Account, Meter
 from commitlog.config import MAX_INT64
-from commitlog.errors import ConfigError, CorruptionError
+from commitlog.errors import ConfigError
 from commitlog.lock import ProcessLock
-from commitlog.topics.catalog import read_small, typed, write_small
+from commitlog.topics.catalog import not_ours, read_json, typed, write_small
 
 Direction = Literal["produce", "consume"]
 
@@ -119,11 +119,11 @@ class Quotas:
     def _read(self, client_id: str | None) -> Quota | None:
         path = self._path(client_id, _JSON)
         try:
-            return Quota(**json.loads(read_small(path)))
+            return Quota(**read_json(path))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError):
-            raise CorruptionError(path, 0, "not what commitlog wrote there") from None
+        except (ConfigError, TypeError):
+            raise not_ours(path) from None
 
     def _path(self, client_id: str | None, suffix: str) -> str:
         return os.path.join(self._folder, _file_name(client_id) + suffix)

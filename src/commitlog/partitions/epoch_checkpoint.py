@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 from crc32c import crc32c
 
@@ -56,7 +57,11 @@ def from_text(text: str) -> EpochHistory | None:
         history = EpochHistory(tuple(EpochStart(int(epoch), int(start)) for epoch, start in pairs))
     except ValueError:
         return None
-    return history if to_text(history) == text else None
+    grows = all(
+        one.epoch < after.epoch and one.start_offset < after.start_offset
+        for one, after in pairwise(history.starts)
+    )
+    return history if grows and to_text(history) == text else None
 
 
 def recovered(directory: str, segments: Sequence[Segment], start: int, end: int) -> EpochHistory:

@@ -156,7 +156,7 @@ class Producers:
         producers.next_offset = offset
         try:
             producers._unpack(body)
-        except (struct_error, IndexError):  # a producer without batches
+        except (struct_error, ValueError, IndexError):  # such as a producer without batches
             return None
         return producers
 
@@ -165,6 +165,8 @@ class Producers:
         while place < len(body):
             producer_id, epoch, count = _PRODUCER.unpack_from(body, place)
             place += _PRODUCER.size
+            if not 1 <= count <= KEPT_BATCHES or producer_id in self._known:
+                raise ValueError(f"{count} batches of producer {producer_id}")
             batches = [
                 SentBatch(*_BATCH.unpack_from(body, place + number * _BATCH.size)) for number in range(count)
             ]

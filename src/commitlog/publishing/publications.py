@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from commitlog.batches.staged import StagedFile
+from commitlog.errors import CorruptionError
+from commitlog.ids import is_id
 from commitlog.partitions.partition import Partition
 from commitlog.partitions.reader import PartitionReader
+from commitlog.topics.catalog import check_topic_name
 
 TOPIC = "__publications"
 TOPIC_CONFIG: dict[str, Any] = {
@@ -76,10 +79,13 @@ class Publications:
         end = self._partition.high_watermark
         if end > self._next_offset:
             start = max(self._next_offset, self._partition.start_offset)
-            new = {record.key: record.value for record in self._partition.records(start, end)}
-            for key, value in new.items():
-                assert key is not None and value is not None
-                one = _from_json(key, value)
+            new = {record.key: record for record in self._partition.records(start, end)}
+            for record in new.values():
+                try:
+                    one = _from_json(record.key or b"", record.value or b"")
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    reason = f"the record at offset {record.offset} is not what publish() writes"
+                    raise CorruptionError(self._partition.path, 0, reason) from None
                 self._table[one.txn_id] = one
             self._next_offset = end
 
@@ -104,11 +110,35 @@ def _to_json(publication: Publication) -> tuple[bytes, bytes]:
 
 
 def _from_json(key: bytes, value: bytes) -> Publication:
+    """Return what _to_json() was given; ValueError, KeyError or TypeError if these are not its bytes."""
     stored = json.loads(value)
-    staged = None
+    epoch, before, staged = _number(stored["epoch"]), None, None
     if "staged" in stored:
-        staged = tuple(
-            StagedFile(topic, partition, int(file_id, 16), *rest)
-            for topic, partition, file_id, *rest in stored["staged"]
-        )
-    return Publication(key.decode(), stored["epoch"], stored.get("before"), staged)
+        before = None if stored["before"] is None else _number(stored["before"])
+        staged = tuple(_staged(*one) for one in stored["staged"])
+    return Publication(key.decode(), epoch, before, staged)
+
+
+def _staged(
+    topic: Any, partition: Any, file_id: Any, size: Any, records: Any, checksum: Any, topic_id: Any = None
+) -> StagedFile:
+    check_topic_name(topic)  # an InvalidTopicError is a ValueError
+    if topic_id is not None and not is_id(topic_id):
+        raise ValueError(f"{topic_id!r:.40} is no id of a topic")
+    return StagedFile(
+        topic, _number(partition), _file_id(file_id),
+        _number(size), _number(records), _number(checksum), topic_id,
+    )  # fmt: skip
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.40} is no number of a publication")
+    return value
+
+
+def _file_id(text: Any) -> int:
+    found = int(text, 16)
+    if text != f"{found:016x}":
+        raise ValueError(f"{text!r:.40} names no staged file")
+    return found

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from commitlog import files
+from commitlog.config import TopicConfig
 from commitlog.errors import (
+    ConfigError,
     CorruptionError,
     DiskFullError,
     InvalidTopicError,
@@ -132,16 +134,16 @@ class Catalog:
         """Return the id of the log in this directory, as its file has it now; None if it has no id yet."""
         path = self._path(_ABOUT)
         try:
-            about = json.loads(read_small(path))
-            found, log_id = about["format"], about.get("log_id")
+            about = read_json(path)
         except (FileNotFoundError, NotADirectoryError):
             reason = "it does not exist" if not os.path.exists(self._directory) else f"it has no {_ABOUT}"
             raise NotALogError(self._directory, reason) from None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise CorruptionError(path, 0, "not what commitlog wrote there") from None
-        if found != FORMAT:
+        found = about.get("format")
+        if not isinstance(found, int | str):
+            raise not_ours(path)
+        if type(found) is not int or found != FORMAT:
             raise UnsupportedFormatError(self._directory, found, FORMAT)
-        return _checked_id(log_id, path)
+        return _checked_id(about.get("log_id"), path)
 
     # --- topics
 
@@ -161,19 +163,26 @@ class Catalog:
     def _read_entry(self, name: str, suffix: str) -> TopicEntry | None:
         path = self._path(_TOPICS, name + suffix)
         try:
-            stored = json.loads(read_small(path))
-            entry = TopicEntry(name, stored["partitions"], dict(stored["config"]), stored.get("topic_id"))
+            stored = read_json(path)
         except FileNotFoundError:
             if self._is_lost(name) and not os.path.exists(path):  # or somebody has just made it
                 reason = f"it is missing, but there are records in {name}-0"
                 raise CorruptionError(path, 0, reason) from None
             return None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise CorruptionError(path, 0, "not what commitlog wrote there") from None
-        if type(entry.partitions) is not int or not 1 <= entry.partitions <= MOST_PARTITIONS:
-            raise CorruptionError(path, 0, f"no topic has {entry.partitions!r} partitions")
-        _checked_id(entry.topic_id, path)
-        return entry
+        count, config = stored.get("partitions"), stored.get("config")
+        if type(count) is not int or not 1 <= count <= MOST_PARTITIONS:
+            raise CorruptionError(path, 0, f"no topic has {count!r} partitions")
+        if not isinstance(config, dict):
+            raise not_ours(path)
+        return TopicEntry(name, count, config, _checked_id(stored.get("topic_id"), path))
+
+    def settings(self, entry: TopicEntry) -> TopicConfig:
+        """Return the settings of a topic; CorruptionError if they cannot be any."""
+        try:
+            return TopicConfig().altered(entry.config)
+        except ConfigError as problem:
+            path = self._path(_TOPICS, entry.name + _JSON)
+            raise CorruptionError(path, 0, f"a setting that no topic has: {problem}") from None
 
     def _is_lost(self, name: str) -> bool:
         """Say whether an internal topic, which nobody deletes, has records but no description."""
@@ -327,8 +336,24 @@ def _has_records(path: str) -> bool:
 
 def _checked_id(value: object, path: str) -> str | None:
     if value is not None and not is_id(value):
-        raise CorruptionError(path, 0, "not what commitlog wrote there")
+        raise not_ours(path)
     return value  # type: ignore[return-value]
+
+
+def not_ours(path: str) -> CorruptionError:
+    """Return the error for a file that holds something else than we write there."""
+    return CorruptionError(path, 0, "not what commitlog wrote there")
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return the JSON object that a small file holds; CorruptionError if it holds something else."""
+    try:
+        found = json.loads(read_small(path))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise not_ours(path)
+    return found
 
 
 def read_small(path: str) -> bytes:

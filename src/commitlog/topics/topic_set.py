@@ -256,7 +256,7 @@ class TopicSet:
     # --- opening
 
     def _open_topic(self, entry: TopicEntry, mode: Mode) -> Topic:
-        config = TopicConfig().altered(entry.config)
+        config = self._catalog.settings(entry)
         self._check_not_more(entry)
         partitions = self._open_partitions(entry, config, mode)
         return Topic(entry.name, config, partitions, self, entry.topic_id)

@@ -71,8 +71,8 @@ class GroupDirectory:
                 return GroupState.from_json(file.read(), self._boot)
         except FileNotFoundError:
             return GroupState(self._boot)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            # a power cut left half of it; whoever thinks to be a member is told otherwise
+        except ValueError:
+            # a power cut left half of it, or a bit rotted; members hear that they are none any more
             return GroupState(self._boot)
 
     def _store(self, raw: bytes) -> None:

@@ -15,6 +15,7 @@ _WORDS = 8  # of a slot, and of what stands before the first
 _SIZE_BYTES = (SLOTS + 1) * _WORDS * 8
 _CHANGES = 0  # the word that counts the changes of the group
 _TOKEN, _BEAT = 0, 1
+_MOST = (1 << 63) - 1
 
 
 class Heartbeats:
@@ -37,7 +38,7 @@ class Heartbeats:
 
     def count_change(self) -> None:
         """Tell all members to look at the group's file; with the group's lock held."""
-        self._words[_CHANGES] += 1
+        self._words[_CHANGES] = (self._words[_CHANGES] + 1) & _MOST  # whatever stands there
 
     # --- slots
 

@@ -23,6 +23,7 @@ from commitlog.record import TopicPartition
 
 _logger = logging.getLogger("commitlog.groups")
 _MS = 1_000_000  # nanoseconds
+_FAR_NS = 3600 * 1000 * _MS
 
 CountPartitions = Callable[[Iterable[str]], dict[str, int]]  # of the topics that there are
 
@@ -291,13 +292,13 @@ class GroupMember:
 
 
 def expired(state: GroupState, directory: GroupDirectory, now_ns: int) -> list[Member]:
-    """Return the members that were not heard of for their session_timeout_ms."""
+    """Return the members that were not heard of for their session_timeout_ms.
+
+    A beat that is far ahead of the clock is damage: without this its member would never expire.
+    """
     beats = directory.heartbeats
-    return [
-        member
-        for member in state.members.values()
-        if now_ns - beats.last_beat(member.slot) > member.session_timeout_ms * _MS
-    ]
+    silences = [(one, now_ns - beats.last_beat(one.slot)) for one in state.members.values()]
+    return [one for one, silent in silences if not -_FAR_NS < silent <= one.session_timeout_ms * _MS]
 
 
 def remove_expired(

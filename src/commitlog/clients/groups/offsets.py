@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from commitlog.errors import CorruptionError
 from commitlog.partitions.partition import Partition
 from commitlog.record import Record, TopicPartition
 
@@ -80,17 +81,31 @@ class GroupOffsets:
             self._next_offset = end
 
     def _note(self, record: Record) -> None:
-        assert record.key is not None
-        group_id, topic, number = json.loads(record.key)
-        partition = TopicPartition(topic, number)
-        if record.value is not None:
-            stored = json.loads(record.value)
-            of_group = self._table.setdefault(group_id, {})
-            of_group[partition] = OffsetAndMetadata(stored["offset"], stored["metadata"])
+        try:
+            group_id, partition, committed = _read(record)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            reason = f"the record at offset {record.offset} is not what a commit writes"
+            raise CorruptionError(self._partition.path, 0, reason) from None
+        if committed is not None:
+            self._table.setdefault(group_id, {})[partition] = committed
         elif group_id in self._table:
             self._table[group_id].pop(partition, None)
             if not self._table[group_id]:
                 del self._table[group_id]
+
+
+def _read(record: Record) -> tuple[str, TopicPartition, OffsetAndMetadata | None]:
+    """Return whose offset a record tells, of which partition; None if it forgets it."""
+    group_id, topic, number = json.loads(record.key or b"")
+    committed = None
+    if record.value is not None:
+        stored = json.loads(record.value)
+        committed = OffsetAndMetadata(stored["offset"], stored["metadata"])
+        if type(committed.offset) is not int or type(committed.metadata) is not str or committed.offset < 0:
+            raise ValueError
+    if type(group_id) is not str or type(topic) is not str or type(number) is not int:
+        raise ValueError
+    return group_id, TopicPartition(topic, number), committed
 
 
 def _key(group_id: str, partition: TopicPartition) -> bytes:
