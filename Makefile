@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check docs bench soak test-spark-versions clean
+.PHONY: demo test check docs bench fuzz soak test-spark-versions clean
 
 demo: $(READY)
 	$(BIN)/python examples/quickstart.py
@@ -39,6 +39,10 @@ soak: $(READY)
 	rm -rf /dev/shm/commitlog-soak-*  # what a run that was killed left in memory
 	COMMITLOG_SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs -o tmp_path_retention_policy=failed $(LONG)
 
+# A million inputs for each target; those that show a fault are kept in fuzz-faults/.
+fuzz: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --inputs 1000000 --jobs 2
+
 # One version after another, each in an environment of its own.
 test-spark-versions:
 	@for version in 4.0 4.1 4.2 4.3; do $(MAKE) --no-print-directory test-spark-$$version || exit 1; done
@@ -56,4 +60,4 @@ $(READY): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-spark-* dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-spark-* dist build site fuzz-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis
