@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -96,7 +97,8 @@ def test_repair_makes_a_false_index_anew(data: Path) -> None:
     assert ok_json("verify", data)["ok"]
 
 
-def test_a_path_that_is_no_text_is_shown_somehow(tmp_path: Path) -> None:
+def test_a_path_that_is_no_text_is_shown_somehow(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "commitlog")  # a report that names it cannot be sent to xdist
     data = tmp_path / os.fsdecode(b"\xff")
     with commitlog.open(data) as log:
         log.create_topic("t").partition(0).append_many([b"x" * 100] * 10)

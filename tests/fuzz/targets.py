@@ -31,13 +31,16 @@ TARGETS: dict[str, type[Target]] = {one.name: one for one in _ALL}
 def open_target(name: str) -> Iterator[Target]:
     """Make a target; its files are in memory, for they are written thousands of times a second."""
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    logging.getLogger("commitlog").setLevel(logging.CRITICAL)  # each input is told of otherwise
+    logger = logging.getLogger("commitlog")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # or each input would be logged
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory) as directory, alarms():
         target = TARGETS[name](Path(directory))
         try:
             yield target
         finally:
             target.close()
+            logger.setLevel(level)
 
 
 def run_target(name: str, inputs: int, seed: int) -> Report:

@@ -22,6 +22,7 @@ from commitlog.replication.messages import Append, Bytes, Fetched, FetchedPart, 
 from commitlog.replication.refusals import error_of
 from commitlog.replication.transports import wire
 from commitlog.replication.transports.handshake import greet_client, greet_server
+from commitlog.replication.transports.rights import Role
 from fuzz.harness import Input, Target, WrongAnswer
 from fuzz.mutations import mutated, mutated_json, number
 from fuzz.segment import forged
@@ -94,7 +95,7 @@ class FrameTarget(Target):
             for config in (TopicConfig(), TopicConfig(cleanup_policy="compact", max_message_bytes=20)):
                 accepted(message.data.read(), config, 5)
         elif isinstance(message, ReadBatches) and message.data.size:
-            for records, _ in FetchedSegment(_PEER, message.data.read()).record_runs(LOW, HIGH):
+            for records, _ in FetchedSegment(_PEER, message.data.read(), HIGH).record_runs(LOW, HIGH):
                 for count, _ in enumerate(records):
                     if count > 100_000:
                         raise WrongAnswer("more records than there can be")
@@ -213,7 +214,8 @@ class HandshakeTarget(Target):
 
 
 def _serve(stream: _Stream, secret: bytes | None) -> None:
-    greet_client(stream, secret, bytes(range(32)), _PEER)
+    secrets = {} if secret is None else {Role.CLIENT: secret}
+    greet_client(stream, secrets, bytes(range(32)), _PEER, lambda role: None)
 
 
 def _connect(stream: _Stream, secret: bytes | None) -> None:

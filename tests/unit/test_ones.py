@@ -109,18 +109,20 @@ def test_a_run_ends_before_the_end_offset_and_before_the_limit() -> None:
         bytes(88),
         b"\xff" * 88,
         b"short",
-        b"",
     ],
-    ids=["two records", "headers", "compressed", "gap", "zeros", "ones", "short", "nothing"],
+    ids=["two records", "headers", "compressed", "gap", "zeros", "ones", "short"],
 )
 def test_a_run_ends_at_anything_else(other: bytes) -> None:
     raw = one(b"v") + other + one(b"w", offset=9)
     records, position = read_ones(raw, 0, len(raw), FAR)
-    if other:
-        assert [record.value for record in records] == [b"v"]
-        assert position == 88
-    else:
-        assert [record.value for record in records] == [b"v", b"w"]
+    assert [record.value for record in records] == [b"v"]
+    assert position == 88
+
+
+def test_a_run_ends_where_offsets_do_not_follow_one_another() -> None:
+    raw = b"".join(one(b"v", offset=offset) for offset in (5, 6, 7, 9, 8, 10))
+    records, position = read_ones(raw, 0, len(raw), FAR)
+    assert ([record.offset for record in records], position) == ([5, 6, 7], 3 * 88)
 
 
 def test_a_run_ends_at_every_flipped_bit() -> None:

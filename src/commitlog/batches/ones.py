@@ -117,11 +117,11 @@ def shapes_for(flags: int, max_message_bytes: int) -> Shapes:
 def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple[list[Record], int]:
     """Return the records of a run of such batches from `position`, and the position after them.
 
-    They have one leader epoch and one kind of timestamps. Stops at anything else, damage included: what that
-    is, whoever reads on there finds out.
+    They follow one another, and have one leader epoch and one kind of timestamps. Stops at anything else,
+    damage included: what that is, the caller finds out by reading on there.
     """
     records: list[Record] = []
-    run = None
+    run = expected = None
     source = memoryview(view)
     if bytes(source[position + _FIXED.start : position + _FIXED.stop]) not in _KINDS:
         return records, position  # before anything is copied
@@ -143,7 +143,7 @@ def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple
         if crc32c(chunk[place + 16 : end]) ^ (offset ^ offset >> 32 ^ epoch) & 0xFFFF_FFFF != checksum:
             break
         flags, key_is_null, value_is_null = kind
-        if (epoch, flags) != run:
+        if offset != expected or (epoch, flags) != run:
             if records:
                 break
             run = epoch, flags
@@ -152,7 +152,7 @@ def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple
         key = None if key_is_null else chunk[key_start:value_start]
         value = None if value_is_null else chunk[value_start : value_start + value_size]
         records.append(_new_record((offset, timestamp, key, value, ())))
-        place = end
+        place, expected = end, offset + 1
     return records, position + place
 
 

@@ -100,7 +100,7 @@ class StatePage:
 
     def _checkpoints(self) -> list[tuple[int, Checkpoint]]:
         found = [self._kept_at(slot, _SLOT) for slot in _SLOTS]
-        return [(one[0], Checkpoint(*one[1:])) for one in found if one is not None]
+        return [(one[0], Checkpoint(*one[1:])) for one in found if one is not None and _can_be(*one)]
 
     @property
     def kept_high_watermark(self) -> int | None:
@@ -110,7 +110,7 @@ class StatePage:
 
     def _kept_marks(self) -> list[tuple[int, int]]:
         found = [self._kept_at(slot, _MARK) for slot in _MARK_SLOTS]
-        return [(one[0], one[1]) for one in found if one is not None]
+        return [(one[0], one[1]) for one in found if one is not None and 0 <= one[0] < _NEVER and one[1] >= 0]
 
     def _kept_at(self, slot: int, shape: Struct) -> tuple[int, ...] | None:
         raw = self._map[slot : slot + shape.size + _CHECKSUM.size]
@@ -297,6 +297,13 @@ class StatePage:
         """Readers stop here; the next_offset of a partition that is not replicated."""
         mark = self._words[_HIGH_WATERMARK]
         return self._words[_NEXT] if mark == NOT_REPLICATED else mark
+
+
+def _can_be(sequence: int, *kept: int) -> bool:
+    """Say whether a partition can have stood where a checkpoint says; a right checksum may be forged."""
+    start, durable, base, end_position, next_offset, clean, _ = kept
+    in_order = 0 <= start <= next_offset and 0 <= durable <= next_offset and 0 <= base <= next_offset
+    return 0 <= sequence < _NEVER and in_order and end_position >= 0 and clean >= 0
 
 
 def _checksum(raw: bytes) -> int:

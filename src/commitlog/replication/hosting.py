@@ -24,18 +24,19 @@ from commitlog.config import TopicConfig
 from commitlog.errors import (
     CommitLogError,
     ConfigError,
-    CorruptionError,
     FencedEpochError,
     TopicExistsError,
     TopicReplacedError,
     UnknownTopicError,
 )
+from commitlog.ids import is_id
 from commitlog.log import CommitLog
 from commitlog.partitions.partition import Partition
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
 from commitlog.replication.controllers.stored import StoredState, read_state_file, write_state_file
 from commitlog.replication.set_aside import SetAside
+from commitlog.topics.catalog import not_ours, read_json
 from commitlog.topics.topic import Topic
 
 Attend = Callable[[TopicPartition, Partition], None]
@@ -65,13 +66,12 @@ class Hosting:
 
     def _load(self) -> dict[str, str]:
         try:
-            with open(self._path, encoding="utf-8") as file:
-                known = json.load(file)
-            return {str(name): str(topic_id) for name, topic_id in known.items()}
+            known = read_json(self._path)
         except FileNotFoundError:
             return {}
-        except (ValueError, AttributeError):
-            raise CorruptionError(self._path, 0, "not what commitlog wrote there") from None
+        if not all(map(is_id, known.values())):
+            raise not_ours(self._path)
+        return known
 
     def _store(self, ids: Mapping[str, str]) -> None:
         files.write_whole(self._path, json.dumps(ids, indent=1).encode(), self._path + ".tmp")

@@ -388,8 +388,7 @@ class Segment:
         kept, expected = position, None if position else self.base_offset
         while position < limit:
             batch = RecordBatch.decode(view, position - shift, limit - shift, self.path, shift)
-            if expected not in (None, batch.base_offset):
-                raise self._misplaced(position, batch.base_offset, expected)
+            self._check_follows(position, batch.base_offset, expected)
             yield batch
             expected = batch.next_offset
             if expected >= end:
@@ -398,15 +397,10 @@ class Segment:
             if position - kept > _RESIDENT_BYTES or position >= limit:
                 kept = _let_go(buffer, kept, position)
 
-    def _check_run(self, position: int, records: Sequence[Record], expected: int | None) -> None:
-        """Raise CorruptionError unless single records follow one another, from the offset `expected` on."""
-        first = records[0].offset
-        if expected not in (None, first) or records[-1].offset - first != len(records) - 1:
-            expected = first if expected is None else expected
-            offsets = zip(range(expected, expected + len(records)), records, strict=True)
-            raise self._misplaced(
-                position, *next((one.offset, offset) for offset, one in offsets if one.offset != offset)
-            )
+    def _check_follows(self, position: int, found: int, expected: int | None) -> None:
+        """Raise CorruptionError unless the batch at `position` starts at the offset `expected`, if any."""
+        if expected not in (None, found):
+            raise self._misplaced(position, found, expected)
 
     def _misplaced(self, position: int, found: int, expected: int | None) -> CorruptionError:
         return CorruptionError(self.path, position, f"offset {found} stands where {expected} should")
@@ -428,14 +422,13 @@ class Segment:
             if len(records) > 1:
                 first = header_at(buffer, position - shift)
                 assert first is not None
-                self._check_run(place, records, expected)
+                self._check_follows(place, records[0].offset, expected)
                 batch = _put_together(records, first)
                 position = after + shift
             else:
                 batch = RecordBatch.decode(buffer, position - shift, limit - shift, self.path, shift)
                 position += batch.size_bytes
-                if expected not in (None, batch.base_offset):
-                    raise self._misplaced(place, batch.base_offset, expected)
+                self._check_follows(place, batch.base_offset, expected)
             yield batch, max(len(records), 1)
             start = expected = batch.next_offset
             if position - kept > _RESIDENT_BYTES or position >= limit:
@@ -458,13 +451,12 @@ class Segment:
             records, after = read_ones(buffer, position - shift, limit - shift, end)
             if records:
                 position = after + shift
-                self._check_run(place, records, expected)
+                self._check_follows(place, records[0].offset, expected)
                 start = expected = records[-1].offset + 1
                 yield records if name is None else with_name(name, records), start
             else:
                 batch = RecordBatch.decode(buffer, position - shift, limit - shift, self.path, shift)
-                if expected not in (None, batch.base_offset):
-                    raise self._misplaced(place, batch.base_offset, expected)
+                self._check_follows(place, batch.base_offset, expected)
                 position += batch.size_bytes
                 part = batch.slice(start, end)
                 start = expected = batch.next_offset

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+from crc32c import crc32c
 
 from commitlog import files
 from commitlog.errors import CorruptionError, UnsupportedFormatError
@@ -17,6 +19,7 @@ from commitlog.replication.cluster import (
     Reign,
     TopicState,
 )
+from commitlog.topics.catalog import not_ours, read_json
 
 FORMAT = 2
 
@@ -31,22 +34,34 @@ class StoredState(NamedTuple):
 def read_state_file(path: str) -> StoredState | None:
     """Return what write_state_file() put there; None if there is no such file."""
     try:
-        with open(path, "rb") as file:
-            raw = json.loads(file.read())
-        if raw["format"] != FORMAT:
+        raw = read_json(path)
+        if type(raw["format"]) is int and raw["format"] != FORMAT:
             raise UnsupportedFormatError(path, raw["format"], FORMAT)
+        if raw.pop("checksum") != crc32c(dumped(raw)):
+            raise CorruptionError(path, 0, "the checksum of the state does not match")
         superseded = raw["superseded"]
-        return StoredState(state_from_json(raw["state"]), None if superseded is None else int(superseded))
+        return StoredState(state_from_json(raw["state"]), None if superseded is None else _number(superseded))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
-        raise CorruptionError(path, 0, "not what commitlog wrote there") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise not_ours(path) from None
 
 
 def write_state_file(path: str, stored: StoredState) -> None:
     """Make a state durable: all of it, or what was there before."""
     contents = {"format": FORMAT, "state": state_to_json(stored.state), "superseded": stored.superseded}
-    files.write_whole(path, dumped(contents), path + ".new")
+    files.write_whole(path, dumped({**contents, "checksum": crc32c(dumped(contents))}), path + ".new")
+
+
+def _number(value: object) -> int:
+    """Return a number that a state can hold; ValueError for anything else."""
+    if type(value) is not int or not -1 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is no number of a state")
+    return value
+
+
+def _numbers(values: Iterable[object]) -> tuple[int, ...]:
+    return tuple(_number(value) for value in values)
 
 
 def dumped(value: Any) -> bytes:
@@ -79,17 +94,19 @@ def lineage_from_json(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return those fields of a state."""
     return {
         "cluster_id": str(raw["cluster_id"]),
-        "reigns": tuple(Reign(str(key), int(version)) for key, version in raw["reigns"]),
-        "members": {int(key): Member(str(disk), int(heard)) for key, disk, heard in raw["members"]},
-        "deleted": {str(key): Deletion(str(name), int(at)) for key, name, at in raw["deleted"]},
+        "reigns": tuple(Reign(str(key), _number(version)) for key, version in raw["reigns"]),
+        "members": {_number(key): Member(str(disk), _number(heard)) for key, disk, heard in raw["members"]},
+        "deleted": {str(key): Deletion(str(name), _number(at)) for key, name, at in raw["deleted"]},
     }
 
 
 def state_from_json(raw: Mapping[str, Any]) -> ClusterState:
-    """Return a whole state; ValueError, KeyError or TypeError if it is none."""
+    """Return a whole state; ValueError, KeyError, TypeError or AttributeError if it is none."""
     topics = {str(name): topic_from_json(topic) for name, topic in raw["topics"].items()}
     nodes = nodes_from_json(raw["nodes"])
-    return ClusterState(nodes, topics, int(raw["epoch"]), int(raw["version"]), **lineage_from_json(raw))
+    return ClusterState(
+        nodes, topics, _number(raw["epoch"]), _number(raw["version"]), **lineage_from_json(raw)
+    )
 
 
 def nodes_to_json(nodes: Mapping[int, NodeState]) -> list[list[Any]]:
@@ -100,7 +117,7 @@ def nodes_to_json(nodes: Mapping[int, NodeState]) -> list[list[Any]]:
 def nodes_from_json(raw: list[list[Any]]) -> dict[int, NodeState]:
     """Return the nodes that are alive."""
     found = [
-        NodeState(int(node_id), str(address), int(life), bool(leaving))
+        NodeState(_number(node_id), str(address), _number(life), bool(leaving))
         for node_id, address, life, leaving in raw
     ]
     return {node.node_id: node for node in found}
@@ -119,13 +136,13 @@ def topic_from_json(raw: Mapping[str, Any]) -> TopicState:
     """Return a topic."""
     partitions = tuple(
         PartitionState(
-            tuple(replicas),
-            tuple(isr),
-            leader,
-            int(epoch),
-            int(version),
-            None if target is None else tuple(target),
-            awaits,
+            _numbers(replicas),
+            _numbers(isr),
+            None if leader is None else _number(leader),
+            _number(epoch),
+            _number(version),
+            None if target is None else _numbers(target),
+            None if awaits is None else str(awaits),
         )
         for replicas, isr, leader, epoch, version, target, awaits in raw["partitions"]
     )
