@@ -30,10 +30,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/run.py --json benchmarks/results/latest.json
 	$(BIN)/python benchmarks/plots.py benchmarks/results/latest.json docs/images/performance
 
-# The long forms of the tests that have one; prints the table of docs/guarantees.md. A part of it: make soak LONG=tests/jepsen
+# The long forms of the tests that have one; prints the table of docs/guarantees.md. A part of it: make LONG=tests/jepsen soak
 LONG := tests/jepsen tests/crash tests/property tests/unit/test_recovery.py tests/spark/test_pipeline.py \
 	$(addprefix tests/integration/test_,compaction_readers.py resources.py threads.py two_processes.py) \
-	$(addprefix tests/replication/test_,processes.py rules_machine.py simulation.py)
+	$(addprefix tests/replication/test_,hostile.py processes.py rules_machine.py simulation.py)
 
 soak: $(READY)
 	rm -rf /dev/shm/commitlog-soak-*  # what a run that was killed left in memory

@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 
 _logger = logging.getLogger("commitlog.background")
+_LONGEST_WAIT = threading.TIMEOUT_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,34 +25,43 @@ class TaskHealth:
 
 
 class Signal:
-    """What threading.Event is, but made of C functions: Ctrl-C cannot leave a lock of its own held."""
+    """What threading.Event is, without a lock that Ctrl-C could leave held. A wait may end once too often.
+
+    The gate is a C lock, open while the signal is set; a thread that comes through opens it for the next one.
+    (A SimpleQueue in its place would wait for ever if a signal handler ran as the time was over.)
+    """
 
     def __init__(self) -> None:
-        self._tokens: SimpleQueue[None] = SimpleQueue()  # holds one, or a few, while it is set
+        self._is_set = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
 
     def set(self) -> None:
         """Let everybody who waits go on."""
-        if self._tokens.empty():
-            self._tokens.put(None)
+        self._is_set = True
+        self._open()
+
+    def _open(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is open
+            self._gate.release()
 
     def is_set(self) -> bool:
         """Say whether it is set."""
-        return not self._tokens.empty()
+        return self._is_set
 
     def clear(self) -> None:
         """Let those who come wait again."""
-        with contextlib.suppress(Empty):
-            while True:
-                self._tokens.get_nowait()
+        self._is_set = False
+        self._gate.acquire(blocking=False)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set; False if it is not after `timeout` seconds."""
-        try:
-            self._tokens.get(timeout=None if timeout is None else max(timeout, 0.0))
-        except Empty:
-            return False
-        self._tokens.put(None)
-        return True
+        if self._is_set:
+            return True
+        passed = self._gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), _LONGEST_WAIT))
+        if self._is_set:
+            self._open()
+        return passed
 
 
 class Condition(threading.Condition):

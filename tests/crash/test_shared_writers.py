@@ -12,11 +12,12 @@ from soak import SEED, SOAK, count
 
 import commitlog
 from commitlog.partitions.state import StatePage
+from commitlog.partitions.tally import Tally
 from commitlog.segments.segment import segment_path
 from commitlog.segments.segment_writer import SegmentWriter
 
 from . import zygote
-from .logs import QUIET, append_to, check_records, open_partition, segment_files
+from .logs import QUIET, append_to, check_records, open_partition, segment_files, values
 
 CONFIG = {**QUIET, "segment_bytes": 1024, "index_interval_bytes": 100}
 
@@ -56,14 +57,15 @@ def test_an_append_that_its_writer_did_not_finish_is_cut_by_the_next(
         check_records(open_partition(log), 0, end + 30)
 
 
-def test_an_append_that_readers_were_told_of_stays(path: Path) -> None:
+def test_an_append_that_readers_were_told_of_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with commitlog.open(path, shared=True) as dying, commitlog.open(path, shared=True) as living:
         one = dying.create_topic("t", config=CONFIG).partition(0)
         other = open_partition(living)
         append_to(one, 5)
-        with one._lock:
-            append_to(one, 6)
-            one._holds = False  # it dies before it lets go
+        with monkeypatch.context() as patch:
+            patch.setattr(Tally, "batched", lambda *_: one._lock.skip_leaving())  # it dies before it lets go
+            one.append_many(values(5, 6))
+        assert one._page.left_by_the_dead is not None
         append_to(other, 8)
         check_records(one, 0, 8)
 
@@ -92,7 +94,7 @@ def test_a_writer_that_dies_between_a_roll_and_its_append_keeps_nobody_from_goin
         other = open_partition(living)
 
         def die() -> None:
-            one._holds = False  # its mark stays
+            one._lock.skip_leaving()  # its mark stays
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -118,11 +120,10 @@ def test_bytes_that_a_dead_writer_left_are_cut_even_if_the_next_one_dies_over_it
         logs = [opened.enter_context(commitlog.open(path, shared=True)) for _ in range(3)]
         logs[0].create_topic("t", config=CONFIG)
         one, two, three = map(open_partition, logs)
-        with monkeypatch.context() as patch, one._lock:
+        with monkeypatch.context() as patch:
             patch.setattr(StatePage, "publish_append", lambda *_: None)
-            one.append_many([b"a"])
-            one.append_many([b"b"])
-            one._holds = False  # it dies
+            patch.setattr(Tally, "batched", lambda *_: one._lock.skip_leaving())  # it dies
+            one.append_encoded((*one.encode([b"a"]), *one.encode([b"b"])))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(SegmentWriter, "open", die)
             two.append_many([b"c"])
@@ -140,8 +141,8 @@ def test_the_first_to_open_again_recovers_what_dead_writers_left(path: Path) -> 
         with segment_files(path)[-1].open("ab") as file:
             file.write(b"half of a batch")
         one._page.publish_append(7, one._page.end_position + 8)
-        one._holds = False
-    with commitlog.open(path, shared=True) as log:
+        shutil.copytree(path, path.with_name("crashed"))
+    with commitlog.open(path.with_name("crashed"), shared=True) as log:
         check_records(open_partition(log), 0, 7)
         append_to(open_partition(log), 9)
         check_records(open_partition(log), 0, 9)
@@ -196,7 +197,7 @@ def test_records_appended_after_an_interrupted_roll_are_found_by_the_next_open(
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(SegmentWriter, "seal", interrupted)
             partition.roll()
-        assert len(segment_files(path)) == 2
+        assert len(segment_files(path)) == 1, "it is undone"
         other = open_partition(two)
         append_to(other, 8)
         other.roll()

@@ -33,6 +33,8 @@ PAGES = [
 NOT_RUN = {
     r"pip install .*": "changes the environment; test_wheel.py installs the wheel into one of its own",
     r"make (PYTHON=\S+ )?(test|soak|check|test-spark-versions)": "runs these tests, among others",
+    r"make [A-Z_]+=\S+ soak": "a soak of its own",
+    r"make fuzz": "runs for half an hour; test_fuzz.py runs its short form",
     r"make demo": "three of the examples, each of which is run for its own page",
     r"make docs": "test_site.py builds the site",
     r"python tools/configuration\.py": "test_site.py compares what it would write",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import random
 import re
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 from helpers import wait_until
+from soak import SOAK
 
 import commitlog
 from commitlog.errors import (
@@ -67,7 +67,6 @@ from .test_tcp import FEW_MS, echo, frame, greeted, hold, our_threads
 
 NODES, CLIENTS = b"what nodes know", b"what clients know"
 ANSWERS = {1, 2, 4, 6, 10, 12, 14, 16, 18, 22}  # kinds that nobody asks for
-SOAK = os.environ.get("COMMITLOG_SOAK") == "1"
 
 
 def serve_nodes_and_clients(make_transport: MakeTransport, **settings: object) -> tuple[TcpTransport, str]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -133,3 +135,18 @@ def test_a_signal_lets_all_threads_go_on() -> None:
     assert [passed.get(timeout=60) for _ in threads] == [True] * 5
     for thread in threads:
         thread.join()
+
+
+def test_a_wait_ends_although_signal_handlers_run_meanwhile() -> None:
+    program = """
+import signal
+from commitlog.background import Signal
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
+waiting = Signal()
+print(sum(waiting.wait(0.0001) for _ in range(3000)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "0\n"

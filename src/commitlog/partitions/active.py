@@ -306,8 +306,9 @@ class ActivePartition(WaitablePartition):
             if self._writer.segment.size_bytes:
                 self._roll_locked()
 
-    def _roll_locked(self) -> SegmentWriter:
-        self._check_linked()
+    def _roll_locked(self, *, even_if_removed: bool = False) -> SegmentWriter:
+        if not even_if_removed:
+            self._check_linked()
         old, before, counts = self._writer, self._segments.segments, self._tally.counts
         position = old.segment.size_bytes
         try:

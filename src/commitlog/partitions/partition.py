@@ -120,7 +120,6 @@ class Partition(ReplicatedPartition):
 
         `progress` is told bytes done and bytes in all.
         """
-        self.roll()
         with self._sync_lock, self._lock:
             self._check_writable()
             try:
@@ -134,7 +133,8 @@ class Partition(ReplicatedPartition):
 
     def _repair_locked(self, progress: Progress | None) -> RepairReport:
         if self._writer.segment.size_bytes:
-            self._roll_locked()  # every segment with records is sealed now, and offsets go on
+            # every segment with records is sealed then, one whose file is lost too, and offsets go on
+            self._roll_locked(even_if_removed=True)
         self._page.begin_change()
         sealed = self._segments.segments[:-1]
         segments, report = repaired(sealed, self._next_offset, self.config, progress)
