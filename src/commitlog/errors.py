@@ -349,14 +349,16 @@ class WrongClusterError(CommitLogError):
 
 
 class StaleControllerError(CommitLogError):
-    """The controller does not know a state that one of its nodes has taken in: it is an older copy.
+    """The controller does not know a state that one of its nodes has taken in.
+
+    It is an older copy, or the node was away for more lives of the controller than are remembered.
 
     ``StaleControllerError(known_version, version)``
     """
 
     template = (
         "the controller's state, version {1}, does not follow version {0}, which a node has taken in: "
-        "it was restored from an older copy"
+        "it was restored from an older copy, or the node was away for too long"
     )
 
 

@@ -14,8 +14,10 @@ from commitlog.errors import (
     CorruptionError,
     LogLockedError,
     NoControllerError,
+    StaleControllerError,
     UnsupportedFormatError,
 )
+from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState
 from commitlog.replication.controllers.static import StaticController
 from commitlog.replication.controllers.stored import state_from_json, state_to_json
@@ -57,6 +59,23 @@ def test_nodes_of_other_processes_are_taken_to_be_alive_after_a_restart(tmp_path
     second = StaticController.open(str(tmp_path), keep_nodes=True)
     assert second.state().nodes == first.state().nodes
     second.close()
+
+
+def test_a_node_that_was_away_for_too_many_reigns_is_refused_and_the_controller_goes_on(
+    tmp_path: Path,
+) -> None:
+    first = StaticController.open(str(tmp_path))
+    first.register(1, "host:1", clean=True)
+    away = first.state().known
+    first.close()
+    for _ in range(rules.MOST_REIGNS + 1):
+        StaticController.open(str(tmp_path)).close()
+    controller = StaticController.open(str(tmp_path))
+    with pytest.raises(StaleControllerError):
+        controller.register(1, "host:1", clean=True, known=away)
+    controller.register(2, "host:2", clean=True)
+    assert (controller.problem(), set(controller.state().nodes)) == (None, {2})
+    controller.close()
 
 
 def test_nobody_hears_of_a_state_that_could_not_be_kept(

@@ -497,6 +497,56 @@ def test_nodes_do_not_listen_to_a_zookeeper_that_lost_its_data_and_do_when_they_
     server.close()
 
 
+class Lagging:
+    """A client of a server that is behind the others, until it is asked to catch up."""
+
+    def __init__(self, client: Any, path: str, older: bytes | None) -> None:
+        self._client, self._path, self._older, self._behind = client, path, older, True
+
+    def get(self, path: str, **options: Any) -> Any:
+        if path != self._path or not self._behind:
+            return self._client.get(path, **options)
+        if self._older is None:
+            raise NoNodeError
+        return self._older, None
+
+    def sync(self, path: str) -> None:
+        self._client.sync(path)
+        self._behind = False
+
+    def create(self, path: str, value: bytes) -> None:
+        self._client.create(path, value)
+
+
+@pytest.mark.parametrize("has_heard_of_it", [True, False])
+def test_a_server_that_is_behind_is_not_taken_for_an_older_copy(
+    rig: ZooKeeperRig, client: Any, has_heard_of_it: bool
+) -> None:
+    (node,) = started(rig, nodes=1)
+    layout = Layout(rig.root)
+    older, _ = client.get(layout.cluster)
+    created(node, "later", 1)
+    wait_until(lambda: "later" in node.state.topics, 60)
+    lagging = Lagging(client, layout.cluster, older if has_heard_of_it else None)
+    assert layout.refusal(lagging, node.state.known, lambda event: None) is None
+    assert client.exists(layout.superseded) is None
+
+
+def test_a_node_that_was_away_for_too_long_does_not_keep_zookeeper_from_being_listened_to(
+    rig: ZooKeeperRig, client: Any
+) -> None:
+    (node,) = started(rig, nodes=1)
+    known = node.state.known
+    raw, _ = client.get(Layout(rig.root).cluster)
+    state = rules.begun(Cluster.unpacked(raw).state, "r0", 1, known.version + 1)
+    for number in range(1, rules.MOST_REIGNS):
+        state = rules.begun(state, f"r{number}", 1, known.version + 1 + number)
+    later = Layout(f"{rig.root}-later")
+    client.create(later.cluster, Cluster(state).packed(), makepath=True)
+    assert isinstance(later.refusal(client, known, lambda event: None), StaleControllerError)
+    assert client.exists(later.superseded) is None
+
+
 def test_the_cluster_goes_on_where_it_was_after_all_nodes_stopped(rig: ZooKeeperRig) -> None:
     first, second = started(rig, 2)
     for node in (first, second):

@@ -127,6 +127,15 @@ class ClusterState:
                 return None
         return StaleControllerError(known.version, self.version)
 
+    def is_older_than(self, known: Known) -> bool:
+        """Say whether a node knows a later state than this, so that this is an older copy of the real one.
+
+        A node whose state lies before all reigns that are remembered is refused, but proves nothing: it may
+        only have been away for long.
+        """
+        is_refused = isinstance(self.refusal(known), StaleControllerError)
+        return is_refused and known.version >= self.reigns[0].first_version
+
     def partition(self, name: TopicPartition) -> PartitionState | None:
         """Return a partition's state, None if there is no such partition."""
         topic = self.topics.get(name.topic)

@@ -42,7 +42,7 @@ from commitlog.topics.catalog import check_topic_name
 Nodes = Mapping[int, NodeState]
 MOST_PARTITIONS = 9999  # of a topic, as in topic_set.py
 _RAISED = 1 << 16  # elections that nobody remembers are taken to be fewer
-MOST_REIGNS = 256  # that are remembered; a node that was away for more has to be told to come back
+MOST_REIGNS = 256  # that are remembered; a node that was away for more is refused
 MOST_DELETED_BYTES = 256 << 10  # of deletions that are remembered
 MOST_TOPICS_BYTES = (4 << 20) - (512 << 10)  # of all topics: the header of a message takes 4 MiB
 
@@ -64,8 +64,10 @@ class Registration(NamedTuple):
 
 
 def begun(state: ClusterState, reign_id: str, epoch: int, version: int) -> ClusterState:
-    """Return the state with which another controller, or another life of one, begins."""
-    reigns = (*state.reigns, Reign(reign_id, version))[-MOST_REIGNS:]
+    """Return the state with which another controller, or another life of one, begins; or the same one again."""
+    reigns = state.reigns
+    if not reigns or reigns[-1].reign_id != reign_id:
+        reigns = (*reigns, Reign(reign_id, version))[-MOST_REIGNS:]
     return replace(state, epoch=epoch, version=version, reigns=reigns)
 
 

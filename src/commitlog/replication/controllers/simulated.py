@@ -96,8 +96,8 @@ class SimulatedController:
     def _listens(self, session: _Session) -> bool:
         """Say whether this controller is one for a node; if the node knows more, it is one for nobody."""
         refusal = self._state.refusal(session.known)
-        if isinstance(refusal, StaleControllerError):
-            self._superseded = refusal
+        if session.known is not None and self._state.is_older_than(session.known):
+            self._superseded = StaleControllerError(session.known.version, self._state.version)
         return refusal is None and self._superseded is None
 
     def problem(self) -> CommitLogError | None:

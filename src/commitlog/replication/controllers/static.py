@@ -124,10 +124,9 @@ class StaticController:
             if self._superseded is not None:
                 raise self._superseded
             refusal = self._state.refusal(known)
-            if isinstance(refusal, StaleControllerError):
-                assert known is not None
+            if known is not None and self._state.is_older_than(known):
                 _logger.error("the controller decides nothing any more: %s", refusal)
-                self._superseded = refusal
+                self._superseded = StaleControllerError(known.version, self._state.version)
                 self._store(StoredState(self._state, known.version))
             if refusal is not None:
                 raise refusal

@@ -57,6 +57,7 @@ class Elected:
         self._cluster = Cluster()
         self._cluster_version = 0
         self._answered: set[str] = set()
+        self._reign_id = new_id()
 
     @classmethod
     def stand(cls, client: Any, layout: Layout, name: str, watch: Watch) -> Self | None:
@@ -91,7 +92,7 @@ class Elected:
         )
         before = replace(found, version=newest)
         self._cluster = Cluster(replace(before, topics={}))  # so that all read all topics
-        self._write(before, rules.begun(before, new_id(), self.epoch, newest + 1))
+        self._write(before, rules.begun(before, self._reign_id, self.epoch, newest + 1))
 
     # --- what is to be decided
 

@@ -96,23 +96,31 @@ class Layout:
 
         If it knows more than what is here, that is an older copy: it says so to all.
         """
-        refusal: CommitLogError | None = None
-        try:
-            raw, _ = client.get(self.cluster)
-            state = Cluster.unpacked(raw).state
-            refusal = state.refusal(known)
-        except NoNodeError:
+        state = self._lineage(client)
+        if known is not None and (state is None or state.refusal(known) is not None):
+            client.sync(self.cluster)  # the server that we reach may only be behind the others
+            state = self._lineage(client)
+        if state is None:
             if known is not None:
                 return WrongClusterError(known.cluster_id, f"none: there is no {self.cluster} in ZooKeeper")
             return None
-        if isinstance(refusal, StaleControllerError) and known is not None:
+        if known is not None and state.is_older_than(known):
             with contextlib.suppress(NodeExistsError):
                 client.create(self.superseded, str(known.version).encode())
+        refusal = state.refusal(known)
         try:
             raw, _ = client.get(self.superseded, watch=watch)
         except NoNodeError:
             return refusal
         return refusal or StaleControllerError(int(raw), state.version)
+
+    def _lineage(self, client: Any) -> ClusterState | None:
+        """Read the state without its topics; None if there is none."""
+        try:
+            raw, _ = client.get(self.cluster)
+        except NoNodeError:
+            return None
+        return Cluster.unpacked(raw).state
 
 
 @dataclass(frozen=True, slots=True)
