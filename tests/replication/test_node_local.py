@@ -11,6 +11,7 @@ import pytest
 import commitlog
 from commitlog.record import TopicPartition
 from commitlog.replication import Node, ReplicationConfig, StaticController
+from commitlog.replication.cluster import ClusterState
 from commitlog.testing import CONTROLLER, Faults, LocalNetwork, SimulatedController
 
 ORDERS = TopicPartition("orders", 0)
@@ -264,6 +265,33 @@ def test_a_static_controller_on_the_networks_clock_does_as_well(tmp_path: Path) 
     controller.close()
     for node in nodes:
         node.log.close()
+
+
+def test_what_a_node_kept_before_a_replica_came_back_to_it_removes_nothing_when_it_starts(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in (b"a", b"b"):
+        cluster.append(cluster.leader_but(), value)
+    cluster.nodes[1].move(ORDERS, [1, 2])
+    cluster.until(lambda: cluster.nodes[3].log.topics() == [])
+
+    def full(state: ClusterState) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.nodes[3]._hosting, "keep", full)
+        cluster.nodes[1].move(ORDERS, [1, 2, 3])
+        cluster.until(lambda: cluster.isr() == (1, 2, 3) and cluster.values(3) == [b"a", b"b"])
+        for node_id in (1, 2, 3):  # all at the same moment, and clean
+            cluster.network.crash(str(node_id))
+            cluster.nodes.pop(node_id).log.close()
+        cluster.until(lambda: not cluster.controller.state().nodes)
+    cluster.start(3)
+    assert cluster.leader_but().node_id == 3
+    cluster.start(1)
+    cluster.start(2)
+    cluster.until(lambda: cluster.isr() == (1, 2, 3))
+    assert [cluster.values(node_id) for node_id in (1, 2, 3)] == [[b"a", b"b"]] * 3
 
 
 def test_a_stopped_node_leaves_its_log_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

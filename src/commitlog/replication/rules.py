@@ -64,7 +64,7 @@ class Registration(NamedTuple):
 
 
 def begun(state: ClusterState, reign_id: str, epoch: int, version: int) -> ClusterState:
-    """Return the state with which another controller, or another life of one, begins; or the same one again."""
+    """Return the state with which another controller, or another life of one, begins, or goes on."""
     reigns = state.reigns
     if not reigns or reigns[-1].reign_id != reign_id:
         reigns = (*reigns, Reign(reign_id, version))[-MOST_REIGNS:]

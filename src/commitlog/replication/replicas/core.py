@@ -128,7 +128,7 @@ class NodeCore:
         self._others, self._told = others, told
         kept = self._store.kept()
         if kept is not None:
-            self._apply(rules.without(kept, self.node_id))
+            self._apply(rules.without(kept, self.node_id), is_kept=True)
         address = self._transport.serve(self.handle)
         try:
             self.incarnation = self._controller.join(
@@ -293,7 +293,10 @@ class NodeCore:
             self._told()
             self._transport.wake()
 
-    def _apply(self, state: ClusterState) -> None:
+    def _apply(self, state: ClusterState, *, is_kept: bool = False) -> None:
+        """Take in a state. By the one that was kept nothing is removed: it may be older than the replicas here,
+        if later ones could not be kept.
+        """
         refusal = state.refusal(self._known)
         if refusal is not None:
             if str(refusal) != str(self.refusal):
@@ -321,7 +324,7 @@ class NodeCore:
             ]
         )
         began_ms = self._transport.now_ms()
-        if self._is_due("", began_ms):
+        if not is_kept and self._is_due("", began_ms):
             self._keep(state, alive)
         outcomes = [
             (name, self._apply_one(name, topic, one, state, alive)) for name, (topic, one) in wanted.items()
