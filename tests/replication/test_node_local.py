@@ -50,6 +50,13 @@ class Cluster:
         self.network.crash(str(node_id))
         self.nodes.pop(node_id).log._abandon()
 
+    def close_all_at_once(self) -> None:
+        """All nodes end at the same moment, and clean; nobody hands anything over."""
+        for node_id in (1, 2, 3):
+            self.network.crash(str(node_id))
+            self.nodes.pop(node_id).log.close()
+        self.until(lambda: not self.controller.state().nodes)
+
     def close(self) -> None:
         self.network.faults = Faults()
         self.network.heal()
@@ -282,12 +289,33 @@ def test_what_a_node_kept_before_a_replica_came_back_to_it_removes_nothing_when_
         patch.setattr(cluster.nodes[3]._hosting, "keep", full)
         cluster.nodes[1].move(ORDERS, [1, 2, 3])
         cluster.until(lambda: cluster.isr() == (1, 2, 3) and cluster.values(3) == [b"a", b"b"])
-        for node_id in (1, 2, 3):  # all at the same moment, and clean
-            cluster.network.crash(str(node_id))
-            cluster.nodes.pop(node_id).log.close()
-        cluster.until(lambda: not cluster.controller.state().nodes)
+        cluster.close_all_at_once()
     cluster.start(3)
     assert cluster.leader_but().node_id == 3
+    cluster.start(1)
+    cluster.start(2)
+    cluster.until(lambda: cluster.isr() == (1, 2, 3))
+    assert [cluster.values(node_id) for node_id in (1, 2, 3)] == [[b"a", b"b"]] * 3
+
+
+def test_a_node_that_was_restored_from_an_older_backup_does_not_lead_before_it_has_caught_up(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.append(cluster.leader_but(), b"a")
+    cluster.until(lambda: all(cluster.values(node_id) == [b"a"] for node_id in (1, 2, 3)))
+    stopped = cluster.nodes.pop(3)
+    stopped.stop()
+    stopped.log.close()
+    shutil.copytree(tmp_path / "3", tmp_path / "backup")
+    cluster.start(3)
+    cluster.until(lambda: cluster.isr() == (1, 2, 3))
+    cluster.append(cluster.leader_but(), b"b")
+    cluster.until(lambda: all(cluster.values(node_id) == [b"a", b"b"] for node_id in (1, 2, 3)))
+    cluster.close_all_at_once()
+    shutil.rmtree(tmp_path / "3")
+    shutil.move(tmp_path / "backup", tmp_path / "3")
+    cluster.start(3)
+    assert 3 not in cluster.isr()
     cluster.start(1)
     cluster.start(2)
     cluster.until(lambda: cluster.isr() == (1, 2, 3))

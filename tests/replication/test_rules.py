@@ -449,6 +449,15 @@ def test_one_of_several_in_sync_that_comes_back_with_another_disk_leaves_the_isr
     assert (after.leader, after.isr, after.awaits) == (2, (2, 3), None)
 
 
+def test_a_node_that_does_not_know_its_last_life_may_have_lost_what_it_had_then() -> None:
+    before = with_orders().known
+    lived = rules.joined(rules.gone(with_orders(), 3), 3, "host", clean=True, known=before)
+    lived = with_isr(lived, 1, 2, 3)
+    stopped = rules.gone(lived, 1, 2, 3)
+    assert orders(rules.joined(stopped, 3, "host", clean=True, known=before)).isr == (1, 2)
+    assert orders(rules.joined(stopped, 3, "host", clean=True, known=lived.known)).leader == 3
+
+
 def test_a_deletion_is_remembered_until_every_member_has_heard_of_it() -> None:
     state = rules.topic_deleted(rules.gone(with_orders(), 3), "orders")
     for node_id in (1, 2):

@@ -70,7 +70,7 @@ clusters = st.builds(
     ints,
     texts,
     several(st.builds(cluster.Reign, texts, ints)),
-    st.dictionaries(ints, st.builds(cluster.Member, texts, ints), max_size=3),
+    st.dictionaries(ints, st.builds(cluster.Member, texts, ints, ints), max_size=3),
     st.dictionaries(texts, st.builds(cluster.Deletion, texts, ints), max_size=3),
 )
 known = st.none() | st.builds(cluster.Known, texts, texts, ints)

@@ -28,11 +28,13 @@ class Member:
     """A node that has joined once, alive or not.
 
     `disk_id` tells its disk from any other: one that comes back with another disk has lost all it had.
-    It has heard of every deletion up to `heard_version`.
+    It has heard of every deletion up to `heard_version`. Its last life began with `joined_version`: one that
+    comes back and knows only earlier states has not kept that life; it may be an older copy of the disk.
     """
 
     disk_id: str
     heard_version: int
+    joined_version: int
 
 
 @dataclass(frozen=True, slots=True)

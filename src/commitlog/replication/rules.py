@@ -98,7 +98,8 @@ def joined(
 
     A node that did not stop `clean` may have lost records that it had: it leaves every ISR, but where it is
     the only member. Whatever it leads from now on, it leads in a new epoch. One that comes with another disk
-    than before has lost everything.
+    than before has lost everything. One that knows no state of its last life was not clean, whatever it says:
+    its directory was restored from an older copy.
     """
     alive = {other: Registration(node.address, node.incarnation, True) for other, node in state.nodes.items()}
     heard_version = None if known is None else known.version
@@ -121,10 +122,12 @@ def registered(state: ClusterState, alive: Mapping[int, Registration]) -> Cluste
         nodes[node_id] = NodeState(node_id, one.address, one.incarnation)
         before = members.get(node_id)
         lost_disk = None if before is None or before.disk_id in ("", one.disk_id) else before.disk_id
-        if known is not None or not one.clean or lost_disk is not None:
+        last_life = 0 if before is None else before.joined_version
+        is_restored = one.heard_version is not None and one.heard_version < last_life
+        if known is not None or not one.clean or lost_disk is not None or is_restored:
             topics = _begun_anew(topics, node_id, lost_disk, one.disk_id)
         heard = state.version if one.heard_version is None else one.heard_version
-        members[node_id] = Member(one.disk_id, heard)
+        members[node_id] = Member(one.disk_id, heard, state.version + 1)
     if nodes == state.nodes:
         return state
     heard_by_all = min((one.heard_version for one in members.values()), default=0)

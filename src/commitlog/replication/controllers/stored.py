@@ -85,7 +85,9 @@ def lineage_to_json(state: ClusterState) -> dict[str, Any]:
     return {
         "cluster_id": state.cluster_id,
         "reigns": [[one.reign_id, one.first_version] for one in state.reigns],
-        "members": [[key, one.disk_id, one.heard_version] for key, one in state.members.items()],
+        "members": [
+            [key, one.disk_id, one.heard_version, one.joined_version] for key, one in state.members.items()
+        ],
         "deleted": [[key, one.name, one.version] for key, one in state.deleted.items()],
     }
 
@@ -95,7 +97,10 @@ def lineage_from_json(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "cluster_id": str(raw["cluster_id"]),
         "reigns": tuple(Reign(str(key), _number(version)) for key, version in raw["reigns"]),
-        "members": {_number(key): Member(str(disk), _number(heard)) for key, disk, heard in raw["members"]},
+        "members": {
+            _number(key): Member(str(disk), _number(heard), _number(joined))
+            for key, disk, heard, joined in raw["members"]
+        },
         "deleted": {str(key): Deletion(str(name), _number(at)) for key, name, at in raw["deleted"]},
     }
 

@@ -210,7 +210,7 @@ _KNOWN = fields(Known, cluster_id=TEXT, reign_id=TEXT, version=INT)
 _CLUSTER = fields(
     ClusterState, nodes=mapping(INT, _NODE), topics=mapping(TEXT, _TOPIC), epoch=INT, version=INT,
     cluster_id=TEXT, reigns=several(listed(Reign, reign_id=TEXT, first_version=INT)),
-    members=mapping(INT, listed(Member, disk_id=TEXT, heard_version=INT)),
+    members=mapping(INT, listed(Member, disk_id=TEXT, heard_version=INT, joined_version=INT)),
     deleted=mapping(TEXT, listed(Deletion, name=TEXT, version=INT)),
 )  # fmt: skip
 _ISR_CHANGE = fields(
