@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog.errors import NotEnoughReplicasError
 from commitlog.record import TopicPartition
 from commitlog.replication import Node, ReplicationConfig, StaticController
-from commitlog.replication.cluster import ClusterState
+from commitlog.replication.cluster import ClusterState, TopicState
 from commitlog.testing import CONTROLLER, Faults, LocalNetwork, SimulatedController
 
 ORDERS = TopicPartition("orders", 0)
@@ -320,6 +321,27 @@ def test_a_node_that_was_restored_from_an_older_backup_does_not_lead_before_it_h
     cluster.start(2)
     cluster.until(lambda: cluster.isr() == (1, 2, 3))
     assert [cluster.values(node_id) for node_id in (1, 2, 3)] == [[b"a", b"b"]] * 3
+
+
+def test_a_leader_whose_disk_takes_no_settings_asks_for_as_many_copies_as_the_topic_wants(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = cluster.leader_but()
+
+    def full(name: TopicPartition, topic: TopicState) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(leader._hosting, "open", full)
+        leader.alter_topic("orders", min_insync_replicas=3)
+        cluster.until(lambda: bool(leader.health().not_replicated))
+        cluster.kill(next(node_id for node_id in cluster.nodes if node_id != leader.node_id))
+        cluster.until(lambda: len(cluster.isr()) == 2 and leader.leads(ORDERS))
+        cluster.network.run_for(SESSION_MS)
+        with pytest.raises(NotEnoughReplicasError):
+            leader._core.check_can_append(ORDERS, "all")
+    cluster.until(lambda: leader.topic("orders").config.min_insync_replicas == 3)
+    cluster.until(lambda: not leader.health().not_replicated)
 
 
 def test_a_stopped_node_leaves_its_log_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

@@ -361,12 +361,13 @@ class NodeCore:
                     return outcome
                 replica = Replica(name, self.node_id, topic, self._store.open(name, topic), self._config)
                 self._replicas[name] = replica
+            is_stored = replica.topic_config == topic.config and name.topic not in self._retries
+            replica.configure(topic.config)
             outcome = replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
             self._tell(name, leader, one)
-            if replica.topic_config != topic.config and self._is_due(name.topic, self._transport.now_ms()):
-                # last: a leader that cannot store settings has to hear all the same that another one leads
+            if not is_stored and self._is_due(name.topic, self._transport.now_ms()):
+                # last: a leader that cannot store settings obeys them all the same, and hears who leads
                 self._store.open(name, topic)
-                replica.configure(topic.config)
         except Exception as error:
             self._try_again(name.topic, error)
         return outcome
