@@ -469,6 +469,15 @@ def test_a_deletion_is_remembered_until_every_member_has_heard_of_it() -> None:
     assert rules.joined(heard, 3, "host", clean=True, known=heard.known).deleted == {}
 
 
+def test_a_member_that_has_lost_what_it_knew_still_hears_of_deletions() -> None:
+    state = rules.topic_deleted(rules.gone(with_orders(), 3), "orders")
+    for node_id in (1, 2):
+        state = rules.joined(state, node_id, "host", clean=True, known=state.known)
+    back = rules.joined(state, 3, "host", clean=True, known=None)
+    assert len(back.deleted) == 1
+    assert rules.joined(back, 3, "host", clean=True, known=back.known).deleted == {}
+
+
 def test_deletions_that_wait_for_a_member_for_ever_do_not_fill_the_state() -> None:
     state = cluster(1)
     for number in range(4000):

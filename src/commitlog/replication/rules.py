@@ -126,7 +126,9 @@ def registered(state: ClusterState, alive: Mapping[int, Registration]) -> Cluste
         is_restored = one.heard_version is not None and one.heard_version < last_life
         if known is not None or not one.clean or lost_disk is not None or is_restored:
             topics = _begun_anew(topics, node_id, lost_disk, one.disk_id)
-        heard = state.version if one.heard_version is None else one.heard_version
+        heard = one.heard_version
+        if heard is None:  # a disk that is new has nothing to hear of; one that has lost its state may have
+            heard = state.version if before is None or lost_disk is not None else before.heard_version
         members[node_id] = Member(one.disk_id, heard, state.version + 1)
     if nodes == state.nodes:
         return state

@@ -294,8 +294,8 @@ class NodeCore:
             self._transport.wake()
 
     def _apply(self, state: ClusterState, *, is_kept: bool = False) -> None:
-        """Take in a state. By the one that was kept nothing is removed: it may be older than the replicas here,
-        if later ones could not be kept.
+        """Take in a state. By the kept one nothing is removed: if later ones could not be kept, it is
+        older than the replicas here.
         """
         refusal = state.refusal(self._known)
         if refusal is not None:
