@@ -344,6 +344,15 @@ def test_a_leader_whose_disk_takes_no_settings_asks_for_as_many_copies_as_the_to
     cluster.until(lambda: not leader.health().not_replicated)
 
 
+def test_a_node_that_cannot_open_what_it_is_to_lead_leaves_it_to_the_others(cluster: Cluster) -> None:
+    cluster.nodes[1].log.create_topic("taken")  # the application's own
+    cluster.nodes[2].create_topic("taken", 6, 3)
+    names = [TopicPartition("taken", number) for number in range(6)]
+    others = [cluster.nodes[2], cluster.nodes[3]]
+    cluster.until(lambda: all(any(node.leads(name) for node in others) for name in names))
+    assert cluster.nodes[1].log.topic("taken").partition(0).append(b"its own") == 0
+
+
 def test_a_stopped_node_leaves_its_log_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     node = cluster.nodes.pop(1)
     node.stop()

@@ -429,7 +429,7 @@ def test_a_leader_whose_disk_has_failed_says_so_when_it_resigns(caplog: pytest.L
     cluster.run(3000)
     assert (cluster.state.leader, cluster.state.isr) == (2, (2,))
     assert [record.getMessage() for record in caplog.records] == [
-        "node 1 resigns as leader of orders-0: its disk has failed"
+        "node 1 resigns as leader of orders-0: its replica has failed"
     ]
 
 

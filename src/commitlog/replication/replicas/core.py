@@ -358,7 +358,7 @@ class NodeCore:
             replica = self._replicas.get(name)
             if replica is None:
                 if not self._is_due(name.topic, self._transport.now_ms()):
-                    return outcome
+                    return Outcome(True, self._resignation(name, topic, one, state, leader))
                 replica = Replica(name, self.node_id, topic, self._store.open(name, topic), self._config)
                 self._replicas[name] = replica
             is_stored = replica.topic_config == topic.config and name.topic not in self._retries
@@ -370,7 +370,28 @@ class NodeCore:
                 self._store.open(name, topic)
         except Exception as error:
             self._try_again(name.topic, error)
+            if name not in self._replicas:
+                outcome = Outcome(True, self._resignation(name, topic, one, state, leader))
         return outcome
+
+    def _resignation(
+        self,
+        name: TopicPartition,
+        topic: TopicState,
+        one: PartitionState,
+        state: ClusterState,
+        leader: int | None,
+    ) -> IsrChange | None:
+        """Return the proposal that another one leads what cannot be opened here; None if nobody can."""
+        lives = {
+            other: state.nodes[other].incarnation
+            for other in one.isr
+            if other != self.node_id and other in state.nodes
+        }
+        if leader != self.node_id or not lives:
+            return None
+        epoch, version = one.leader_epoch, one.version
+        return IsrChange(name, topic.topic_id, self.node_id, epoch, version, tuple(lives), lives)
 
     # --- what cannot be done now ----------------------------------------------------------------------
 
@@ -431,7 +452,7 @@ class NodeCore:
         if outcome.proposal is not None:
             if self.node_id not in outcome.proposal.isr:
                 _logger.warning(
-                    "node %d resigns as leader of %s-%d: its disk has failed", self.node_id, *name
+                    "node %d resigns as leader of %s-%d: its replica has failed", self.node_id, *name
                 )
             self._controller.propose_isr(outcome.proposal, partial(self._decided, outcome.proposal))
         if outcome.news:
