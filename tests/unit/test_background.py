@@ -144,7 +144,9 @@ from commitlog.background import Signal
 signal.signal(signal.SIGALRM, lambda *_: None)
 signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
 waiting = Signal()
-print(sum(waiting.wait(0.0001) for _ in range(3000)))
+ended = sum(waiting.wait(0.0001) for _ in range(3000))
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(ended)
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
