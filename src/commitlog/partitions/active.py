@@ -399,8 +399,8 @@ class ActivePartition(WaitablePartition):
         else:
             self._mark = min(self._mark, self._next_offset)
             page.publish_layout(active.base_offset, active.size_bytes, self._next_offset, self._mark)
-        self._end_change()
         self._segments = Layout.of(segments, page.generation)
+        self._end_change()  # last: as long as the generation is odd, Ctrl-C makes files and memory agree
 
     def _end_change(self) -> None:
         """Tell readers, those of this process too, that the segments stay as they are for now."""

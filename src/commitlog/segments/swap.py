@@ -30,9 +30,9 @@ _SEGMENT_NAME = re.compile(r"\d{20}\.log(\.swap)?")
 class CleanedFile:
     """A segment being written beside the ones it is to replace, with its indexes."""
 
-    def __init__(self, path: str, fd: int, builder: IndexBuilder) -> None:
+    def __init__(self, path: str, file: files.Descriptor, builder: IndexBuilder) -> None:
         self.path = path
-        self._fd = fd
+        self._file = file
         self._builder = builder
         self.size_bytes = 0
 
@@ -43,7 +43,7 @@ class CleanedFile:
         for leftover in paths:
             files.remove(leftover)
         limit = config.segment_index_bytes
-        fd = os.open(paths[0], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        file = files.Descriptor(os.open(paths[0], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644))
         try:
             builder = IndexBuilder(
                 OffsetIndex.open_writable(paths[1], limit),
@@ -51,15 +51,15 @@ class CleanedFile:
                 config.index_interval_bytes,
             )
         except BaseException:
-            os.close(fd)
+            file.close()
             for unfinished in paths:
                 files.remove(unfinished)
             raise
-        return cls(path, fd, builder)
+        return cls(path, file, builder)
 
     def write(self, pieces: Sequence[Buffer], size: int, base_offset: int, max_timestamp: int) -> None:
         """Add a batch."""
-        files.write_at(self._fd, pieces, size, self.size_bytes)
+        files.write_at(self._file.fd, pieces, size, self.size_bytes)
         self._builder.add(base_offset, self.size_bytes, max_timestamp)
         self.size_bytes += size
 
@@ -67,7 +67,7 @@ class CleanedFile:
         """Make it complete and durable, still out of sight."""
         self._builder.finish(self.size_bytes, next_offset)
         self._builder.sync()
-        files.sync_data(self._fd)
+        files.sync_data(self._file.fd)
         self.close()
 
     def discard(self) -> None:
@@ -78,9 +78,8 @@ class CleanedFile:
 
     def close(self) -> None:
         """Let the files go; closing twice is fine."""
-        fd, self._fd = self._fd, -1
-        if fd != -1:
-            os.close(fd)
+        if self._file.fd != -1:
+            self._file.close()
             self._builder.close()
 
 
