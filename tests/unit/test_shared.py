@@ -128,6 +128,48 @@ def test_a_topic_is_created_grown_altered_and_deleted_for_all(logs: tuple[Commit
         other.topic("t")
 
 
+def test_altering_a_topic_keeps_the_partitions_and_settings_that_others_gave_it(
+    logs: tuple[CommitLog, CommitLog],
+) -> None:
+    one, other = logs
+    topic = one.create_topic("t", config=CONFIG)
+    other.topic("t").add_partitions(3)
+    other.topic("t").alter_config(retention_ms=-1)
+    other.topic("t").partition(2).append(b"x")
+    topic.alter_config(max_message_bytes=100)
+    assert topic.config.retention_ms == -1
+    for log in logs:
+        assert [record.value for record in log.topic("t").partition(2).records()] == [b"x"]
+        assert (log.topic("t").config.retention_ms, log.topic("t").config.max_message_bytes) == (-1, 100)
+
+
+def test_partitions_that_others_added_are_not_taken_away_by_adding_fewer(
+    logs: tuple[CommitLog, CommitLog],
+) -> None:
+    one, other = logs
+    topic = one.create_topic("t", config=CONFIG)
+    other.topic("t").add_partitions(5)
+    with pytest.raises(ConfigError, match="only grow"):
+        topic.add_partitions(3)
+    other.topic("t").partition(4).append(b"x")
+    topic.add_partitions(6)
+    assert len(topic.partitions) == len(other.topic("t").partitions) == 6
+    assert topic.partition(4).get(0).value == b"x"
+
+
+def test_a_topic_that_was_made_again_is_not_altered_through_the_one_before(
+    logs: tuple[CommitLog, CommitLog],
+) -> None:
+    one, other = logs
+    topic = one.create_topic("t", config=CONFIG)
+    other.delete_topic("t")
+    made_again = other.create_topic("t", 2)
+    for change in (lambda: topic.alter_config(retention_ms=1), lambda: topic.add_partitions(3)):
+        with pytest.raises(UnknownTopicError):
+            change()
+    assert one.topic("t").topic_id == made_again.topic_id
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_log_is_shared_or_exclusive(log_path: Path, first: bool) -> None:
     with commitlog.open(log_path, shared=first), pytest.raises(LogLockedError):

@@ -29,8 +29,8 @@ class TopicStore(Protocol):
     def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
         """Create partitions until there are so many; returns all of them."""
 
-    def store_config(self, topic: Topic, config: TopicConfig) -> None:
-        """Make a topic's settings durable."""
+    def change_config(self, topic: Topic, changes: Mapping[str, Any]) -> TopicConfig:
+        """Change a topic's settings durably; returns all of them."""
 
 
 class Encoder(Protocol):
@@ -218,9 +218,7 @@ class Topic:
 
     def alter_config(self, **changes: Any) -> None:
         """Change settings, durably and at once."""
-        config = self.config.altered(changes)
-        self._store.store_config(self, config)
-        self.config = config
+        config = self.config = self._store.change_config(self, changes)
         self._partitioner = None
         for partition in self._partitions:
             if isinstance(partition, Partition):

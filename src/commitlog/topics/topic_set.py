@@ -203,35 +203,40 @@ class TopicSet:
     def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
         """Create partitions until the topic has so many: what Topic.add_partitions calls."""
         with self.mutex:
-            self._check_current(topic)
-            count = len(topic.partitions)
-            _check_count(partitions, count)
-            entry = TopicEntry(topic.name, partitions, topic.config.overrides(), topic.topic_id)
+            stored, count = self._stored(topic), len(topic.partitions)
+            _check_count(partitions, stored.partitions)
+            entry = replace(stored, partitions=partitions)
             check_descriptors(topic.name, partitions - count)
-            with self._catalog.new_partitions(entry, count):
+            with self._catalog.new_partitions(entry, stored.partitions):
                 new = self._open_partitions(entry, topic.config, self._mode, count)
                 # crash: empty partition directories beyond the topic's count -> the next call takes them over
                 self._store_or_abandon(entry, new)
             self._wake()
             return [*topic.partitions, *new]
 
-    def store_config(self, topic: Topic, config: TopicConfig) -> None:
-        """Make a topic's settings durable: what Topic.alter_config calls."""
+    def change_config(self, topic: Topic, changes: Mapping[str, Any]) -> TopicConfig:
+        """Change a topic's settings durably and return all of them: what Topic.alter_config calls."""
         with self.mutex:
-            self._check_current(topic)
-            entry = TopicEntry(topic.name, len(topic.partitions), config.overrides(), topic.topic_id)
-            self._catalog.store(entry)
+            stored = self._stored(topic)
+            config = self._catalog.settings(stored).altered(changes)
+            self._catalog.store(replace(stored, config=config.overrides()))
             self._wake()
+            return config
 
     def _check_writable(self) -> None:
         self._check()
         if self._mode == "r":
             raise ReadOnlyError(self._path)
 
-    def _check_current(self, topic: Topic) -> None:
+    def _stored(self, topic: Topic) -> TopicEntry:
+        """Return what is kept of a topic: a process that shares the log may have changed it since."""
         self._check_writable()
-        if self._topics.get(topic.name) is not topic:  # deleted since
+        stored = self._catalog.entry(topic.name)
+        if (
+            stored is None or stored.topic_id != topic.topic_id or self._topics.get(topic.name) is not topic
+        ):  # deleted since
             raise UnknownTopicError(topic.name)
+        return stored
 
     def join_internal(self, name: str, config: Mapping[str, Any]) -> Topic:
         """Return an internal topic, open for writing together with other processes; made, if it is new."""

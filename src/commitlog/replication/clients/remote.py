@@ -144,7 +144,7 @@ class _NoStore:
     def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
         raise ReadOnlyError(f"topic {topic.name!r}")
 
-    def store_config(self, topic: Topic, config: TopicConfig) -> None:
+    def change_config(self, topic: Topic, changes: Mapping[str, Any]) -> TopicConfig:
         raise ReadOnlyError(f"topic {topic.name!r}")
 
 
