@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from commitlog import (
     UnknownTopicError,
     files,
 )
+from commitlog.partitions.recovery import Recovery
 from commitlog.partitions.shared import SharedPartition
 
 CONFIG = {"segment_bytes": 1_000, "flush_ms": -1, "file_delete_delay_ms": 0, "index_interval_bytes": 100}
@@ -168,6 +170,40 @@ def test_a_topic_that_was_made_again_is_not_altered_through_the_one_before(
         with pytest.raises(UnknownTopicError):
             change()
     assert one.topic("t").topic_id == made_again.topic_id
+
+
+def test_a_page_is_not_believed_if_the_process_that_was_recovering_the_partition_died(
+    log_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commitlog.open(log_path, shared=True) as log:
+        partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
+        partition.append(b"0", sync=True)
+        shutil.copy(Path(partition.path, "state"), tmp_path / "state")
+        for number in range(1, 10):
+            partition.append(b"%d" % number, sync=True)
+    shutil.copy(tmp_path / "state", log_path / "t-0" / "state")  # a power cut left an older one
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Recovery, "run", killed)
+        commitlog.open(log_path, shared=True)
+    # another process came while the lock was held, and waited for it
+    try_lock, held = files.try_lock, [log_path / "t-0" / "members.lock"]
+
+    def try_in_vain(fd: int, *, shared: bool = False) -> bool:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        if path in held:
+            held.remove(path)
+            return False
+        return try_lock(fd, shared=shared)
+
+    monkeypatch.setattr(files, "try_lock", try_in_vain)
+    with commitlog.open(log_path, shared=True) as log:
+        assert not held
+        found = list(log.topic("t").partition(0).records())
+    assert [record.value for record in found] == [b"%d" % number for number in range(10)]
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -75,7 +75,9 @@ class SharedPartition(Partition):
         try:
             while True:
                 if files.try_lock(members.fd):
-                    StatePage.create(path).let_go()
+                    page = StatePage.create(path)
+                    page.begin_change()  # what it says is not believed if this process dies meanwhile
+                    page.let_go()
                     partition = cls.open(path, name, config, log_config, cache, clean=False, steps=steps)
                     break
                 files.wait_for_lock(members.fd, shared=True)  # somebody may still be recovering it
