@@ -31,6 +31,7 @@ from commitlog import (
     TopicPartition,
     files,
 )
+from commitlog.partitions import shortening
 from commitlog.partitions.state import StatePage
 from commitlog.segments.segment_writer import SegmentWriter
 
@@ -362,6 +363,32 @@ def test_an_append_that_is_interrupted_twice_ends_the_partition_and_leaves_the_f
         assert not damaged
         # nobody was told of the interrupted one, so it may be there or not
         assert found in ({0: b"first"}, {0: b"first", 1: b"2" if shared else b"a longer one"})
+
+
+def test_after_a_truncation_that_is_interrupted_twice_the_next_shared_writer_recovers_the_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    log = commitlog.open(tmp_path / "log", shared=True)
+    partition = log.create_topic("t", config=CONFIG).partition(0)
+    append_to(partition, END)
+    partition.sync()
+    assert partition.segments[-1].size_bytes < partition.segments[1].size_bytes
+    cut_at = partition.segments[2].base_offset - 1  # of a segment larger than the active one, most stays
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shortening, "put_in_place", interrupted)  # the segments after it are gone then
+        patch.setattr(Partition, "_take_up_files", interrupted)
+        partition.truncate_from(cut_at)
+    assert partition.failure is not None
+    with commitlog.open(tmp_path / "log", shared=True) as other:
+        found, damaged = read(open_partition(other))
+        assert not damaged
+        assert found.keys() >= set(range(cut_at))
+        assert open_partition(other).append(b"more") == len(found)
+        assert open_partition(other).verify().ok
+    log.close()
 
 
 # --- what a log does with locks between processes

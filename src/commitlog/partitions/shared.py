@@ -158,6 +158,13 @@ class SharedPartition(Partition):
         assert isinstance(self._lock, ProcessLock)
         self._lock.skip_leaving()  # the mark stays: the next one looks at what is in the files
 
+    def _put_right(self, work: Callable[[], object]) -> None:
+        try:
+            super()._put_right(work)
+        except BaseException:
+            self._page.begin_change()  # files may be half replaced: the next writer recovers them
+            raise
+
     def _reload(self, found: Recovered) -> None:
         """Take up the segments as others left them; after an error the next one tries again."""
         writer = SegmentWriter.open(found.segments[-1], self.config, trust_indexes=False)
