@@ -31,9 +31,12 @@ from commitlog import (
     TopicPartition,
     files,
 )
-from commitlog.partitions import shortening
+from commitlog.partitions import compacting, shortening
+from commitlog.partitions import shared as sharing
+from commitlog.partitions.reader import Layout
 from commitlog.partitions.state import StatePage
 from commitlog.segments.segment_writer import SegmentWriter
+from commitlog.segments.swap import swap_in
 
 from .interrupts import Interrupt, open_files
 from .logs import (
@@ -332,6 +335,41 @@ def test_an_interrupted_compaction_leaves_the_last_record_of_each_key_and_the_pa
             assert open_partition(log).verify().ok
 
     at_each_moment(f"compact {shared}", run)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("place", ["generation", "of"])
+def test_a_swap_that_is_interrupted_as_readers_hear_of_it_is_known_to_this_process_too(
+    place: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = commitlog.open(tmp_path / "log", shared=shared, config=LogConfig(cleaner_enable=False))
+    config = {**CONFIG, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0}
+    partition = log.create_topic("t", config=config).partition(0)
+    latest = {key: partition.append(b"value" * 10, key=key) for key in [b"%d" % (n % 6) for n in range(40)]}
+    end_change = StatePage.end_change
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def told(page: StatePage) -> None:
+        end_change(page)
+        monkeypatch.undo()
+        if place == "generation":  # a Python function, as is each of the calls that follow
+            raise KeyboardInterrupt
+        monkeypatch.setattr(Layout, "_replace", lambda *args, **others: monkeypatch.undo() or interrupted())
+
+    def swapped(*args: Any) -> Any:
+        monkeypatch.setattr(StatePage, "end_change", told)
+        return swap_in(*args)
+
+    for module in (compacting, sharing):
+        monkeypatch.setattr(module, "swap_in", swapped)
+    with pytest.raises(KeyboardInterrupt):
+        partition.compact()
+    assert {record.key: record.offset for record in partition.records()} == latest
+    assert partition.failure is None
+    assert partition._segments.generation == partition._page.generation
+    log.close()
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -170,8 +170,7 @@ class CompactingPartition(AdoptingPartition):
             except BaseException:
                 with self._lock:
                     self._replacing = False
-                    if self._page.generation % 2:
-                        self._put_right(self._take_up_files)
+                    self._put_right(self._take_up_files)  # even if the page is done: memory may not be
                 raise
 
     def _replace(self, cleaned: CleanedFile, group: Sequence[Segment]) -> None:
