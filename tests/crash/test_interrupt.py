@@ -33,6 +33,7 @@ from commitlog import (
 )
 from commitlog.partitions import compacting, shortening
 from commitlog.partitions import shared as sharing
+from commitlog.partitions.producers import Producers, SentBatch
 from commitlog.partitions.reader import Layout
 from commitlog.partitions.state import StatePage
 from commitlog.segments.segment_writer import SegmentWriter
@@ -370,6 +371,46 @@ def test_a_swap_that_is_interrupted_as_readers_hear_of_it_is_known_to_this_proce
     assert partition.failure is None
     assert partition._segments.generation == partition._page.generation
     log.close()
+
+
+def interrupting_once(patch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """Interrupt the next call of a function as it starts."""
+
+    def interrupted(*_: Any) -> None:
+        patch.undo()
+        raise KeyboardInterrupt
+
+    patch.setattr(owner, name, interrupted)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("place", [(Producers, "note"), (SentBatch, "__new__")])
+def test_a_producers_batch_that_is_there_when_ctrl_c_comes_is_recognised_when_it_is_sent_again(
+    place: tuple[type, str], shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commitlog.open(tmp_path / "log", shared=shared) as log:
+        partition = log.create_topic("t", config=CONFIG).partition(0)
+        for producer_id in (1, 2):
+            interrupting_once(monkeypatch, *place)
+            with pytest.raises(KeyboardInterrupt):
+                partition.append_many([b"once"], producer=(producer_id, 0, 0))
+            assert partition.append_many([b"once"], producer=(producer_id, 0, 0)).start == producer_id - 1
+            partition.roll()
+        assert read(partition)[0] == {0: b"once", 1: b"once"}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_readers_everywhere_hear_of_an_append_that_is_interrupted_once_this_process_has_it(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commitlog.open(tmp_path / "log", shared=shared) as log:
+        partition = log.create_topic("t", config=CONFIG).partition(0)
+        interrupting_once(monkeypatch, StatePage, "publish_append")
+        with pytest.raises(KeyboardInterrupt):
+            partition.append_many([b"first"])
+        assert partition._next_offset == partition._page.next_offset
+        with commitlog.open(tmp_path / "log", mode="r") as reader:
+            assert read(open_partition(reader)) == read(partition)
 
 
 @pytest.mark.parametrize("shared", [False, True])

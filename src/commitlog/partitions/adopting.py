@@ -42,15 +42,9 @@ class AdoptingPartition(PartitionWriter):
         """Append batches of a staged file, all or nothing, and return their offsets."""
         if not self._tells_of_producers:
             self._tell_of_producers()
-        last = batches[-1]
         with self._lock:
-            first = self._next_offset
-            try:
-                self._append_locked(batches)
-            finally:
-                end = self._next_offset
-                if end != first:  # Ctrl-C may come after the batches are there
-                    self._producers.note(last.producer, last.span, end - last.span, now_ms())
+            first = self._append_and_note(batches)
+            end = self._next_offset
         self._after_append(end, sync=False)
         return range(first, end)
 

@@ -104,9 +104,10 @@ class Producers:
             return
         known = self._known.get(producer_id)
         if known is None or known.epoch != epoch:
-            known = self._known[producer_id] = _Producer(epoch)
+            known = _Producer(epoch)
         batch = SentBatch(sequence, (sequence + span - 1) % SEQUENCES, base_offset, timestamp)
         known.batches = [*known.batches[1 - KEPT_BATCHES :], batch]
+        self._known[producer_id] = known  # last: Ctrl-C must not leave one without batches
 
     def read(self, segments: Sequence[Segment], end: int, now_ms: int) -> None:
         """Take note of the batches in [next_offset, end); one that is damaged is not believed."""

@@ -167,9 +167,22 @@ class PartitionWriter(ActivePartition):
         found = self._producers.find(batch.producer, batch.span, self.name)
         if found is not None:
             return found
-        offset = self._append_locked((batch,))
-        self._producers.note(batch.producer, batch.span, offset, now_ms())
-        return offset
+        return self._append_and_note((batch,))
+
+    def _append_and_note(self, batches: tuple[EncodedBatch, ...]) -> int:
+        """Append, and remember the last batch as its producer's, also if Ctrl-C comes once it is there."""
+        first = self._next_offset
+        try:
+            self._append_locked(batches)
+            self._note(batches[-1])
+        except BaseException:
+            if self._next_offset != first:
+                self._note(batches[-1])
+            raise
+        return first
+
+    def _note(self, last: EncodedBatch) -> None:
+        self._producers.note(last.producer, last.span, self._next_offset - last.span, now_ms())
 
     def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
         """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""
@@ -194,8 +207,10 @@ class PartitionWriter(ActivePartition):
         return offset
 
     def _undo(self, writer: SegmentWriter, offset: int, position: int, error: BaseException) -> NoReturn:
-        """Undo an append that failed, or that Ctrl-C interrupted, unless readers were told of it."""
-        if self._next_offset == offset and self._refusal is None:
+        """Undo an append that failed or was interrupted; if readers here know of it, tell the others."""
+        if self._next_offset != offset:
+            self._page.publish_append(self._next_offset, writer.segment.size_bytes)
+        elif self._refusal is None:
             try:
                 writer.roll_back(position)
             except BaseException as second:  # Ctrl-C again: what is in memory may not be what is in the file
