@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import random
@@ -25,6 +26,7 @@ from commitlog import (
     CommitLog,
     CommitLogError,
     CorruptionError,
+    DiskFullError,
     LogConfig,
     Partition,
     PartitionFailedError,
@@ -36,6 +38,7 @@ from commitlog.partitions import shared as sharing
 from commitlog.partitions.producers import Producers, SentBatch
 from commitlog.partitions.reader import Layout
 from commitlog.partitions.state import StatePage
+from commitlog.segments import segment_writer
 from commitlog.segments.segment_writer import SegmentWriter
 from commitlog.segments.swap import swap_in
 
@@ -411,6 +414,34 @@ def test_readers_everywhere_hear_of_an_append_that_is_interrupted_once_this_proc
         assert partition._next_offset == partition._page.next_offset
         with commitlog.open(tmp_path / "log", mode="r") as reader:
             assert read(open_partition(reader)) == read(partition)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "no room")])
+def test_the_segment_of_a_roll_that_is_undone_cannot_come_back_among_what_is_appended_then(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def noted(name: str) -> Callable[[str], None]:
+        real = getattr(files, name)
+        return lambda path: (steps.append(f"{name} {Path(path).name}"), real(path))[0]
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    with commitlog.open(tmp_path / "log") as log:
+        partition = log.create_topic("t", config=CONFIG).partition(0)
+        partition.append(b"first")
+        with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, DiskFullError)):
+            patch.setattr(files, "remove", noted("remove"))
+            patch.setattr(files, "sync_directory", noted("sync_directory"))
+            if isinstance(error, OSError):
+                patch.setattr(segment_writer, "open_builder", fails)
+            else:
+                patch.setattr(SegmentWriter, "seal", fails)
+            partition.roll()
+        assert steps.index("remove 00000000000000000001.log") < steps.index("sync_directory t-0")
+        assert partition.append(b"second") == 1
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -385,6 +385,7 @@ class ActivePartition(WaitablePartition):
         names = [name + ADOPTED_SUFFIX, *([name] if name != last.path else [])]
         for made in [one for name in names for one in (name, *companions(name))]:
             files.remove(made)
+        files.sync_directory(self.path)  # or it could come back behind what is appended now
         self._cache.forget(last)
         segment = Segment(last.path, last.base_offset, position, self._cache)
         self._writer = SegmentWriter.open(segment, self.config, trust_indexes=False)

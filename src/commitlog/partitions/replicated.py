@@ -334,7 +334,6 @@ class ReplicatedPartition(ShorteningPartition):
         self._tally.moved(0, size)
         self._unsynced = [one for one in self._unsynced if one is not segments[-1]]
         self._go_on_in(segments, size)
-        files.sync_directory(self.path)
 
     # --- taking away
 

@@ -279,6 +279,7 @@ def _found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: 
         unused = segments.pop().path
         for leftover in (unused, *companions(unused)):
             files.remove(leftover)
+        files.sync_directory(path)  # or it could come back behind what is appended now
     while len(segments) > 1 and segments[1].base_offset <= page.start_offset:
         del segments[0]
     segments[-1].size_bytes = page.end_position

@@ -73,6 +73,7 @@ class SegmentWriter:
         except OSError:
             for made in (path, *companions(path)):
                 files.remove(made)
+            files.sync_directory(directory)  # or a power cut could bring it back, among later records
             raise
 
     @classmethod
