@@ -104,6 +104,11 @@ class Task:
             self._thread.join()
 
     @property
+    def stopped(self) -> bool:
+        """Whether stop() was called."""
+        return self._stopping
+
+    @property
     def is_current(self) -> bool:
         """Whether this is the task's own thread."""
         return self._thread is threading.current_thread()

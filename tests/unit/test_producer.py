@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ from commitlog import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.background import Task
+from commitlog.clients import lane
 from commitlog.clients.meter import Throttle
 from commitlog.clients.quota import Quotas
 
@@ -689,3 +692,71 @@ def test_a_producer_may_compress_what_its_topic_does_not(log: CommitLog, partiti
             producer.send("t", b"the same " * 10)
     (batch,) = partition.batches()
     assert batch.header.compression_type == "zstd"
+
+
+# --- Ctrl-C
+
+
+def interrupting_once(patch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool = False) -> None:
+    """Interrupt the next call of a function, before or after it has done something."""
+    real = getattr(owner, name)
+
+    def interrupted(*args: Any, **others: Any) -> None:
+        patch.undo()
+        if after:
+            real(*args, **others)
+        raise KeyboardInterrupt
+
+    patch.setattr(owner, name, interrupted)
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.parametrize("place", ["encode", "usual_bytes", "totals"])
+def test_what_was_sent_before_ctrl_c_is_delivered_once_or_its_sender_hears_of_it(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch, place: str, idempotent: bool
+) -> None:
+    topic = log.create_topic("many", 3)
+    producer = producers(log, enable_idempotence=idempotent)
+    futures = [producer.send("many", b"%d" % number, key=b"%d" % number) for number in range(5)]
+    interrupting_once(monkeypatch, lane, place)
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    in_doubt = place == "totals" and not idempotent  # it was appended, and the answer was lost
+    with pytest.raises(CommitLogError, match="interrupted") if in_doubt else contextlib.nullcontext():
+        producer.flush()
+    found = [record.value for partition in topic.partitions for record in partition.records()]
+    assert sorted(found) == [b"%d" % number for number in range(5)]
+    assert all(future.done() for future in futures)
+    producer.close()
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_an_append_that_ctrl_c_ends_is_not_made_twice(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch, idempotent: bool
+) -> None:
+    partition = log.create_topic("one").partition(0)
+    producer = producers(log, enable_idempotence=idempotent)
+    future = producer.send("one", b"once")
+    interrupting_once(monkeypatch, Partition, "append_encoded", after=True)
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    with contextlib.nullcontext() if idempotent else pytest.raises(CommitLogError, match="interrupted"):
+        producer.close()
+    assert future.done()
+    assert [record.value for record in partition.records()] == [b"once"]
+
+
+@pytest.mark.parametrize("acks", [1, "all"])
+@pytest.mark.parametrize("place", [(lane, "encode"), (Task, "wake")])
+def test_a_close_that_ctrl_c_ended_is_finished_by_the_next(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str], acks: Any
+) -> None:
+    partition = log.create_topic("one").partition(0)
+    producer = producers(log, acks=acks)
+    future = producer.send("one", b"sent")
+    interrupting_once(monkeypatch, *place)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    producer.close()
+    assert future.done()
+    assert [record.value for record in partition.records()] == [b"sent"]

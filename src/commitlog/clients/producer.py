@@ -285,21 +285,23 @@ class Producer:
             with self._lock:
                 self._close_batch(lane)
             lane.append_ready()
-        self._task.wake()
-        with self._ended.mutex:
-            self._ended.wait_for(lambda: not self._unsynced)
+        if self._task.stopped:  # Ctrl-C ended close()
+            self._task.stop()
+            self._sync()
+        else:
+            self._task.wake()
+            with self._ended.mutex:
+                self._ended.wait_for(lambda: not self._unsynced)
         self._throttle.wait()
         lost, self._lost = self._lost, None
         if lost is not None:
             raise lost
 
     def close(self) -> None:
-        """Deliver what was sent, and stop. Closing twice is fine."""
-        if self._forked:
+        """Deliver what was sent, and stop. Closing twice is fine; after Ctrl-C it finishes."""
+        if self._forked or (self._closed and self._task.is_current):
             return
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
             for lane in self._lanes.values():
                 lane.closing = True
