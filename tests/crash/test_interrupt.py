@@ -402,6 +402,23 @@ def test_a_producers_batch_that_is_there_when_ctrl_c_comes_is_recognised_when_it
         assert read(partition)[0] == {0: b"once", 1: b"once"}
 
 
+@pytest.mark.parametrize("interval", [0, 4096])
+def test_records_are_found_by_their_time_after_one_with_a_later_time_was_undone(
+    interval: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commitlog.open(tmp_path / "log") as log:
+        partition = log.create_topic("t", config={**QUIET, "index_interval_bytes": interval}).partition(0)
+        for timestamp in (10, 20):
+            partition.append_many([b"before"], timestamps=[timestamp])
+        interrupting_once(monkeypatch, SegmentWriter, "_foresee")
+        with pytest.raises(KeyboardInterrupt):
+            partition.append_many([b"undone"], timestamps=[1_000])
+        assert partition.append_many([b"after"], timestamps=[30]).start == 2
+        for _ in range(2):
+            assert [partition.offset_for_timestamp(time) for time in (5, 15, 25, 35)] == [0, 1, 2, None]
+            partition.roll()
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_readers_everywhere_hear_of_an_append_that_is_interrupted_once_this_process_has_it(
     shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -72,21 +72,28 @@ class IndexBuilder:
         last, latest = self._offsets.last(), self._times.last()
         self.indexed_position = 0 if last is None else last.position
         self._timed_position = 0 if latest is None else latest.position
+        self._find_latest(segment, position)
+
+    def _find_latest(self, segment: Segment, position: int) -> None:
         for place, header in segment.headers(position):
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp = header.max_timestamp
                 self._latest_offset, self._latest_position = header.base_offset, place
 
-    def roll_back(self, position: int) -> None:
-        """Forget entries at or after `position`; max_timestamp may stay too high, which only costs a read."""
+    def roll_back(self, segment: Segment) -> None:
+        """Forget the batches behind the end of the segment, which was just made shorter."""
+        position = segment.size_bytes
         self._offsets.truncate(position)
         self._times.truncate(position)
         if self._latest_position >= position:
             last = self._times.last()
+            self.max_timestamp = -1 if last is None or last.timestamp is None else last.timestamp
             self._latest_offset, self._latest_position = (
                 (0, 0) if last is None else (last.offset, last.position)
             )
-        self._timed_position = min(self._timed_position, self._latest_position)
+            self._find_latest(segment, self._latest_position)
+        latest = self._times.last()
+        self._timed_position = 0 if latest is None else latest.position
         self.indexed_position = min(self.indexed_position, position)
 
     def rename(self, offset_path: str, time_path: str) -> None:

@@ -234,8 +234,8 @@ class SegmentWriter:
 
     def roll_back(self, position: int) -> None:
         """Cut off what a failed append left after `position`; no reader was told about it."""
-        self._builder.roll_back(position)
         self.segment.size_bytes = position
+        self._builder.roll_back(self.segment)
         self._foresee()
         self._unmap_tail()  # storing into what is cut off would kill the process
         files.cut(self.fd, position)
