@@ -40,11 +40,12 @@ def is_too_many(error: OSError) -> bool:
 
 
 def descriptors_left() -> int:
-    """Return how many more files this process may open."""
+    """Return how many more files this process may open, as far as that can be known."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most == resource.RLIM_INFINITY:
-        return sys.maxsize
-    return most - len(os.listdir("/proc/self/fd"))
+    if most != resource.RLIM_INFINITY:
+        with contextlib.suppress(FileNotFoundError):  # no /proc here
+            return most - len(os.listdir("/proc/self/fd"))
+    return sys.maxsize
 
 
 class Descriptor:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,11 @@ def test_no_tail_is_mapped_where_a_full_disk_could_kill(fd: int, monkeypatch: py
 def test_the_kind_of_a_file_system_is_known_or_not(fd: int) -> None:
     assert files._file_system(os.stat("/proc/self").st_dev) == "proc"
     assert files._file_system(os.makedev(4095, 77)) is None
+
+
+def test_without_proc_nobody_is_refused_for_want_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: str) -> list[str]:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "listdir", missing)
+    assert files.descriptors_left() == sys.maxsize
