@@ -358,7 +358,7 @@ class CommitLog:
             last.callback(self._close)
             # the last one first: consumers, whose listeners may still send something
             for client in sorted(self._clients, key=lambda client: isinstance(client, Consumer)):
-                last.callback(client.close)  # one after another, whatever the others raise
+                last.callback(_close_client, client)  # one after another, whatever the others raise
 
     def _close_at_exit(self) -> None:
         """Deliver what producers hold, and close. Consumers commit nothing: they may not be done with it."""
@@ -367,7 +367,10 @@ class CommitLog:
         with contextlib.ExitStack() as last:
             last.callback(self._close)
             for client in list(self._clients):
-                last.callback(client.stop if isinstance(client, Consumer) else client.close)
+                if isinstance(client, Consumer):
+                    last.callback(client.stop)
+                else:
+                    last.callback(_close_client, client)
 
     def _close(self) -> None:
         with self._topics.mutex:
@@ -416,6 +419,16 @@ class CommitLog:
             self._refusal = ForkedError(self.path)
             self._lock.forget()
         self._topics.forked()
+
+
+def _close_client(client: Producer | Consumer) -> None:
+    try:
+        client.close()
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C: afterwards the log is closed, so what was sent is delivered now
+        client.close()
+        raise
 
 
 def _after_fork() -> None:

@@ -760,3 +760,16 @@ def test_a_close_that_ctrl_c_ended_is_finished_by_the_next(
     producer.close()
     assert future.done()
     assert [record.value for record in partition.records()] == [b"sent"]
+
+
+def test_what_was_sent_is_delivered_though_ctrl_c_comes_while_the_log_is_closed(
+    log_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = commitlog.open(log_path)
+    log.create_topic("one")
+    producers(log).send("one", b"sent")
+    interrupting_once(monkeypatch, lane, "encode")
+    with pytest.raises(KeyboardInterrupt):
+        log.close()
+    with commitlog.open(log_path, mode="r") as reading:
+        assert [record.value for record in reading.topic("one").partition(0).records()] == [b"sent"]
