@@ -19,6 +19,7 @@ from commitlog import (
     LogConfig,
     LogLockedError,
     Partition,
+    PartitionFailedError,
     TopicConfig,
     UnknownTopicError,
     files,
@@ -204,6 +205,23 @@ def test_a_page_is_not_believed_if_the_process_that_was_recovering_the_partition
 
 def killed(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_nothing_else_is_cut_when_the_active_segment_is_removed(pair: tuple[Partition, Partition]) -> None:
+    one, other = pair
+    append_in_turns(pair, 40)
+    one.sync()
+    *sealed, active = [Path(segment.path) for segment in one.segments]
+    sizes = [path.stat().st_size for path in sealed]
+    assert active.stat().st_size < sizes[-1]
+    active.unlink()
+    with pytest.raises(PartitionFailedError, match="removed"):
+        one.check_linked()
+    with pytest.raises(CorruptionError, match="missing"):
+        other.append(b"more")
+    with pytest.raises(PartitionFailedError, match="missing"):
+        other.append(b"more")
+    assert [path.stat().st_size for path in sealed] == sizes
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -15,7 +15,7 @@ from typing import Self
 from commitlog import files
 from commitlog.background import Signal
 from commitlog.config import LogConfig, TopicConfig
-from commitlog.errors import ConfigError, UnknownTopicError
+from commitlog.errors import ConfigError, CorruptionError, UnknownTopicError
 from commitlog.lock import HeldElsewhereError, ProcessLock
 from commitlog.partitions import epoch_checkpoint
 from commitlog.partitions.active import now_ms, unsynced
@@ -25,7 +25,7 @@ from commitlog.partitions.reader import Layout
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.partitions.state import StatePage
 from commitlog.segments.handles import HandleCache
-from commitlog.segments.segment import Segment, companions
+from commitlog.segments.segment import Segment, companions, segment_path
 from commitlog.segments.segment_writer import SegmentWriter
 from commitlog.segments.swap import CleanedFile, list_segments, swap_in
 from commitlog.steps import Progress, Steps
@@ -125,7 +125,11 @@ class SharedPartition(Partition):
         position = self._writer.segment.size_bytes
         died = page.left_by_the_dead is not None or page.generation % 2 == 1
         if died or page.generation != self._segments.generation:
-            self._reload(_found(self.path, self.name, self.config, self._cache, page))
+            try:
+                self._reload(_found(self.path, self.name, self.config, self._cache, page))
+            except CorruptionError as problem:
+                self._fail(str(problem))
+                raise
         elif page.end_position != self._writer.segment.size_bytes:
             self._writer.catch_up(page.end_position)
         if page.next_offset != self._next_offset or self._writer.segment.size_bytes != position:
@@ -274,7 +278,7 @@ def _found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: 
         # crash: bytes, or an end_position, that no next_offset covers -> cut by the next writer
         page.publish_append(left[1], left[0])
     segments = _listed(path, cache)
-    while segments[-1].base_offset > page.base_offset:
+    while segments and segments[-1].base_offset > page.base_offset:
         # Ctrl-C ended a roll, or an adoption, of which nobody was told: its records come elsewhere now
         unused = segments.pop().path
         for leftover in (unused, *companions(unused)):
@@ -282,6 +286,11 @@ def _found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: 
         files.sync_directory(path)  # or it could come back behind what is appended now
     while len(segments) > 1 and segments[1].base_offset <= page.start_offset:
         del segments[0]
+    if page.end_position == 0 and (not segments or segments[-1].base_offset < page.base_offset):
+        segments.append(Segment(segment_path(path, page.base_offset), page.base_offset, 0, cache))
+    if segments[-1].base_offset != page.base_offset or segments[-1].size_bytes < page.end_position:
+        reason = f"some or all of its {page.end_position} bytes are missing"  # another file must not be cut
+        raise CorruptionError(segment_path(path, page.base_offset), 0, reason)
     segments[-1].size_bytes = page.end_position
     return Recovered(
         segments, page.start_offset, page.next_offset, page.durable_offset, page.clean_offset,
