@@ -23,6 +23,7 @@ from soak import SEED, SOAK
 
 import commitlog
 from commitlog import (
+    ClosedError,
     CommitLog,
     CommitLogError,
     CorruptionError,
@@ -586,7 +587,8 @@ def test_no_interrupted_call_of_a_log_leaves_a_lock_held(name: str, shared: bool
         assert not thread.is_alive()
         assert problems == []
         assert log.health().failed_partitions == ()
-        log.close()
+        with contextlib.suppress(ClosedError):  # what an interrupted close() left is for a topic that is gone
+            log.close()
 
     at_each_moment(f"{name} {shared}", run)
 
