@@ -44,7 +44,7 @@ class LogLock:
             if not shared:
                 lock._tell(ready=False)
         except BaseException:
-            unlock()  # whoever keeps the exception keeps `lock`, too
+            unlock()  # as long as somebody keeps the exception, `lock` lives
             lock.forget()
             raise
         return lock

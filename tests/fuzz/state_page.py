@@ -90,6 +90,7 @@ class StatePageTarget(Target):
         writer.publish_clean(0)
         writer.publish_durable(90)
         writer.publish_high_watermark(60)
-        if writer.kept_high_watermark != 60 or writer.checkpoint is None:
+        kept = writer.kept_high_watermark == 60 and writer.checkpoint is not None
+        if not given.forged and not kept:  # a forged sequence may leave no number above it
             raise WrongAnswer("what is kept is not there")
         return f"{checkpoint is None} {mark is None}"

@@ -3,7 +3,7 @@
 The numbers are Kafka's. A codec is a pair of functions; its package is imported at first use.
 
 What is unpacked may come from anywhere, so the size that it claims is the most that is ever allocated for it,
-and even that only where so many stored bytes can stand for so many: see unpack().
+and only if the codec can make that many bytes of what is stored: see unpack().
 """
 
 from __future__ import annotations

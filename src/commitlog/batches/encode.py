@@ -198,7 +198,7 @@ def encode(
 
 
 def check_count(count: int) -> None:
-    """Raise BatchTooLargeError if one batch cannot hold so many records."""
+    """Raise BatchTooLargeError if `count` records are too many for one batch."""
     if count > MAX_RECORDS:
         raise BatchTooLargeError(count, MAX_RECORDS, "records")
 

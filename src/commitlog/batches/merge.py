@@ -128,7 +128,7 @@ class _Pending:
         return same and fits and batch.header.leader_epoch == self.leader_epoch
 
     def has_room(self, batch: RecordBatch, rows: int) -> bool:
-        """Say whether so many rows of a batch fit in, too, by the limits of the format."""
+        """Say whether `rows` more rows fit within the limits of the format."""
         if rows == 0 or self._count == 0:
             return True
         headers = batch.body.headers

@@ -315,7 +315,7 @@ class Recovery:
             missing = [path for path in paths if os.path.basename(path) not in names]
             torn = not trusted and any(sealed_end(path, size) is None for path in paths)
             if missing or torn or not (trusted or after.base_offset < durable):
-                with contextlib.suppress(CorruptionError):  # without a seal: whoever reads that far meets it
+                with contextlib.suppress(CorruptionError):  # without a seal: a reader will meet it
                     builder = open_builder(segment, self._config, trust_indexes=False)
                     builder.finish(segment.size_bytes, after.base_offset)
                     self._rebuilt += len(missing)

@@ -120,8 +120,8 @@ class StatePage:
     def keep(self) -> None:
         """Write where the partition stands over the older checkpoint."""
         words = self._words
-        others = [words[slot // 8] for slot in _SLOTS]  # another process may have kept one since
-        self._sequence = max(self._sequence, *(one for one in others if one < _NEVER), 0) + 1
+        others = [sequence for sequence, _ in self._checkpoints()]  # another process may have kept one since
+        self._sequence = max([self._sequence, *others]) + 1
         slot = _SLOTS[self._sequence % 2]
         raw = _SLOT.pack(
             self._sequence, words[_START], words[_DURABLE],

@@ -163,7 +163,7 @@ class Hosting:
     def tidy(self, state: ClusterState) -> None:
         """Set aside the replicas here of which a state says that they are deleted, or on other nodes.
 
-        What cannot be set aside now stays for another time; an error tells of the last of them.
+        What cannot be set aside now stays for another time; the last failure is raised.
         """
         problem: Exception | None = None
         with self._lock:

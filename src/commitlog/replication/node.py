@@ -31,12 +31,12 @@ from commitlog.replication.transport import Transport
 from commitlog.topics.topic_set import check_descriptors
 
 _logger = logging.getLogger("commitlog.replication")
-_FIRST_STATE_MS = 1000  # start() waits so long for the state in which the node has joined
+_FIRST_STATE_MS = 1000  # how long start() waits for the state in which the node has joined
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """How a node fares in its cluster."""
+    """The state of a node in its cluster."""
 
     joined: bool
     """Whether it is in the cluster. If not, it leads and follows nothing, and serves what it has."""
@@ -222,7 +222,7 @@ class Node:
         return self._controller.state() if self._core.joined else self._core.state
 
     def health(self) -> NodeHealth:
-        """Tell how the node fares."""
+        """Return the state of the node."""
         core, state = self._core, self._core.state
         problem = self._controller.problem() or core.refusal
         return NodeHealth(

@@ -125,7 +125,7 @@ def registered(state: ClusterState, alive: Mapping[int, Registration]) -> Cluste
         last_life = 0 if before is None else before.joined_version
         is_restored = one.heard_version is not None and one.heard_version < last_life
         if known is not None or not one.clean or lost_disk is not None or is_restored:
-            topics = _begun_anew(topics, node_id, lost_disk, one.disk_id)
+            topics = _started_again(topics, node_id, lost_disk, one.disk_id)
         heard = one.heard_version
         if heard is None:  # a disk that is new has nothing to hear of; one that has lost its state may have
             heard = state.version if before is None or lost_disk is not None else before.heard_version
@@ -137,7 +137,7 @@ def registered(state: ClusterState, alive: Mapping[int, Registration]) -> Cluste
     return replace(_settled(state, nodes, topics), members=members, deleted=deleted)
 
 
-def _begun_anew(
+def _started_again(
     topics: Mapping[str, TopicState], node_id: int, lost_disk: str | None, disk_id: str
 ) -> Mapping[str, TopicState]:
     """Return the topics, the node taken out of every ISR that has another member, and leading nothing.
@@ -145,7 +145,7 @@ def _begun_anew(
     Where it is the only member, what it had is on the disk that it had before.
     """
 
-    def anew(one: PartitionState) -> PartitionState:
+    def again(one: PartitionState) -> PartitionState:
         others = tuple(member for member in one.isr if member != node_id)
         awaits = one.awaits
         if one.isr == (node_id,) and lost_disk is not None:
@@ -154,7 +154,7 @@ def _begun_anew(
         return replace(one, isr=others or one.isr, leader=leader, awaits=awaits)
 
     return {
-        name: replace(topic, partitions=tuple(map(anew, topic.partitions))) for name, topic in topics.items()
+        name: replace(topic, partitions=tuple(map(again, topic.partitions))) for name, topic in topics.items()
     }
 
 

@@ -156,7 +156,7 @@ class Segment:
     def _rebuilt_indexes(self) -> _Indexes:
         """Build the indexes in memory, from checked batches: those on disk are missing or not true.
 
-        They end where damage begins, so that whoever looks for something behind it meets it.
+        They end where damage begins, so that a search for something behind it meets it.
         """
         offset_path, time_path = companions(self.path)
         offsets, times = OffsetIndex.in_memory(offset_path), TimeIndex.in_memory(time_path)

@@ -313,7 +313,7 @@ def check_no_links(directory: str) -> None:
     It would lead out of the log: what is written, cut or removed there is somebody else's. The directory of
     the log itself may be reached through links.
     """
-    with contextlib.suppress(FileNotFoundError):  # whoever wants what is in it will say so
+    with contextlib.suppress(FileNotFoundError):  # its users will notice
         link = files.first_link(directory)
         if link is not None:
             raise CorruptionError(link, 0, "a symbolic link; nothing inside a log may be one")

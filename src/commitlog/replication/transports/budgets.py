@@ -14,8 +14,8 @@ Guest = TypeVar("Guest")
 class Budgets(Generic[Guest]):
     """Who is connected, and who has to go.
 
-    A stranger is whoever has not finished the handshake. One more stranger than there may be is let in all
-    the same, and the oldest one of the address that has most of them goes: so strangers who say nothing
+    A stranger is a peer that has not finished the handshake. One more stranger than there may be is let in
+    all the same, and the oldest one of the address that has most of them goes: so strangers who say nothing
     cannot keep others out, for a handshake takes milliseconds. Nodes and other peers have budgets of their
     own; a full one admits nobody.
     """

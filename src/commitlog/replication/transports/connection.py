@@ -201,7 +201,7 @@ class Connection:
         return True
 
     def check_idle(self, now: float, idle_ms: int) -> None:
-        """End it if nothing was asked for so long."""
+        """End the connection if it had no request for the idle time."""
         if self.is_open and not self._is_sending and now - self._heard_at > idle_ms / 1000:
             self.end(ClosedError(f"the connection of {self.name}, which is idle,"))
 
