@@ -166,7 +166,8 @@ class Producers:
         while place < len(body):
             producer_id, epoch, count = _PRODUCER.unpack_from(body, place)
             place += _PRODUCER.size
-            if not 1 <= count <= KEPT_BATCHES or producer_id in self._known:
+            again = epoch != PUBLISHED and producer_id in self._known  # a staged file may have any number
+            if again or not 1 <= count <= KEPT_BATCHES:
                 raise ValueError(f"{count} batches of producer {producer_id}")
             batches = [
                 SentBatch(*_BATCH.unpack_from(body, place + number * _BATCH.size)) for number in range(count)
