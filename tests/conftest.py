@@ -63,7 +63,7 @@ class _Soak:
         if soak.SOAK:
             terminalreporter.section("what was done, for docs/guarantees.md")
             terminalreporter.write_line(self._table.markdown())
-            terminalreporter.write_line(f"to do the same again: COMMITLOG_SEED={soak.SEED}")
+            terminalreporter.write_line(f"to repeat this run: COMMITLOG_SEED={soak.SEED}")
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def _where(error: BaseException) -> str:
 
 
 def fuzz(target: Target, inputs: int, seed: int) -> Report:
-    """Feed a target with so many inputs. Those that lead somewhere new are damaged further."""
+    """Feed a target with `inputs` inputs. Those with a new outcome are damaged further."""
     random = Random(f"{target.name} {seed}")
     report = Report(target.name)
     pool = target.seeds()

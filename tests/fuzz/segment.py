@@ -22,7 +22,7 @@ from fuzz.harness import Input, Target, WrongAnswer
 from fuzz.mutations import mutated, number
 from fuzz.world import GAPS, HIGH, LOW, Logs, check_log, check_run, segment_name, segment_seeds
 
-_WHOLE_LOG = 100  # one input in so many is opened as part of a log
+_WHOLE_LOG = 100  # one input in this many is opened as part of a log
 
 
 class SegmentTarget(Target):

@@ -40,7 +40,7 @@ class FrameTarget(Target):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.named = ""  # whoever ends the connection knows whose it is
+        self.named = ""  # the code that ends the connection knows the peer
         self._known = {self._raw(message): message for kind in EVERY for message in _examples(kind)}
         self._fronts = {_front(raw): message for raw, message in self._known.items()}
 

@@ -1,7 +1,7 @@
 """Batches whose checksum is right and whose contents are forged: right data, or a typed error, within bounds.
 
-Each is read in every way there is. The reading happens in a child that may allocate little: whoever believes
-a forged count or size there dies of it.
+Each is read in every way there is. A child with little memory reads them: code that believes
+a forged count or size dies of it.
 """
 
 from __future__ import annotations
