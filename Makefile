@@ -18,6 +18,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest tests/test_tidy.py
 
 # The documentation as a site, in site/: open site/index.html. A broken link or anchor is an error.

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from commitlog.spark.columns import fields_of, full_schema
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range
+from commitlog.spark.schema import fields_of, full_schema
 from commitlog.spark.source import Slice, plan, slices
 from commitlog.spark.worker import open_log, read_ranges, settle_down
 

@@ -182,8 +182,8 @@ def trigger_ms(bench: Bench, frame: Any) -> float:
 
 def share(bench: Bench, log: Path, records: int) -> Group:
     """Measure the processor time of what the engine does in a worker; Spark's own part is not counted."""
-    from commitlog.spark.columns import fields_of, full_schema
     from commitlog.spark.options import ReadOptions
+    from commitlog.spark.schema import fields_of, full_schema
     from commitlog.spark.source import plan
     from commitlog.spark.worker import read_ranges
 

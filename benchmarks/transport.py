@@ -25,9 +25,9 @@ from replication.lone_node import Cluster, LoneNode
 import commitlog
 from commitlog import files
 from commitlog.record import TopicPartition
-from commitlog.replication.clients.router import Pending
 from commitlog.replication.messages import Message, Read, ReadBatches
-from commitlog.replication.transport import Reply
+from commitlog.replication.ports import Reply
+from commitlog.replication.remote.router import Pending
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
 

@@ -14,12 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commitlog import CommitLog, DiskFullError, Partition, Record, RecordBatch, StagedFile, TopicConfig, files
+from commitlog import (
+    CommitLog,
+    DiskFullError,
+    Partition,
+    Record,
+    RecordBatch,
+    StagedFile,
+    TopicConfig,
+    files,
+    segment_writer,
+)
 from commitlog.batches.columns import CONSTANT, DTYPES, U32, IntColumn, narrow, pack_bytes
 from commitlog.batches.encode import NO_STRINGS, Columns, EncodedBatch, Rules, assemble, encode
 from commitlog.partitions import adopting
-from commitlog.segments import segment_writer
-from commitlog.segments.segment import segment_path
+from commitlog.segment import segment_path
 
 CODECS = ("none", "zstd", "gzip", "lz4", "snappy")
 

@@ -20,15 +20,12 @@ from typing import Literal
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.staged import StagedFile
 from commitlog.clients.consumer import Consumer
-from commitlog.clients.delivery import RecordFuture, RecordMetadata
-from commitlog.clients.groups.admin import GroupDescription, MemberDescription, PartitionDescription
-from commitlog.clients.groups.assignors import Subscription, register_assignor
-from commitlog.clients.groups.member import GroupMetadata
-from commitlog.clients.groups.offsets import OffsetAndMetadata
-from commitlog.clients.groups.session import RebalanceListener
 from commitlog.clients.positions import OffsetAndTimestamp
 from commitlog.clients.producer import Producer
-from commitlog.clients.quota import Quota
+from commitlog.clients.producer_batch import RecordFuture, RecordMetadata
+from commitlog.clients.quotas import Quota
+from commitlog.clients.session import RebalanceListener
+from commitlog.compaction import CompactionReport
 from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
 from commitlog.errors import (
     AssignmentError,
@@ -93,26 +90,29 @@ from commitlog.errors import (
     WrongClusterError,
     WrongLogError,
 )
-from commitlog.housekeeping import Health
+from commitlog.groups.admin import GroupDescription, MemberDescription, PartitionDescription
+from commitlog.groups.assignors import Subscription, register_assignor
+from commitlog.groups.member import GroupMetadata
+from commitlog.groups.offsets import OffsetAndMetadata
+from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex
 from commitlog.log import CommitLog
+from commitlog.maintenance import Health
 from commitlog.metrics import LogMetrics, RecoveryMetrics
+from commitlog.partition import Partition
+from commitlog.partitions.counters import CompactionMetrics, PartitionMetrics, SyncMetrics, WriteMetrics
 from commitlog.partitions.latest import Latest
-from commitlog.partitions.partition import Partition
 from commitlog.partitions.recovery import RecoveryReport
-from commitlog.partitions.tally import CompactionMetrics, PartitionMetrics, SyncMetrics, WriteMetrics
 from commitlog.publishing.staging import StagingWriter
 from commitlog.record import ConsumerRecord, Record, TopicPartition
-from commitlog.segments.index import Index, IndexEntry, OffsetIndex, TimeIndex
-from commitlog.segments.segment import Segment
+from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
+from commitlog.segment import Segment
+from commitlog.topic import Topic
 from commitlog.topics.partitioner import Partitioner, register_partitioner
-from commitlog.topics.topic import Topic
-from commitlog.upkeep.compaction import CompactionReport
-from commitlog.upkeep.repair import Damage, RepairReport, Salvage, VerifyReport
 
 if typing.TYPE_CHECKING:
-    from commitlog.replication.clients.remote import RemoteLog
+    from commitlog.progress import Progress
+    from commitlog.replication.remote.remote_log import RemoteLog
     from commitlog.replication.transports.tls import TlsConfig
-    from commitlog.steps import Progress
 
 __version__ = "0.1.0"
 
@@ -157,7 +157,7 @@ def connect(
     timeout_ms is over, also when another node leads meanwhile. With read_from="any" a follower may be read:
     one of `addresses`, if it has the partition.
     """
-    from commitlog.replication.clients.remote import RemoteLog  # sockets are imported when they are wanted
+    from commitlog.replication.remote.remote_log import RemoteLog  # sockets are imported when they are wanted
 
     return RemoteLog.open(addresses, tls=tls, secret=secret, timeout_ms=timeout_ms, read_from=read_from)
 

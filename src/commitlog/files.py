@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
 
-from commitlog.batches.columns import Buffer
+from commitlog.record import Buffer
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TOO_MANY = {errno.EMFILE, errno.ENFILE}

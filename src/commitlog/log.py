@@ -13,26 +13,26 @@ from typing import Any, Literal, Self
 
 from commitlog.batches.staged import StagedFile
 from commitlog.clients.consumer import Consumer
-from commitlog.clients.groups.admin import GroupDescription, Groups
-from commitlog.clients.groups.member import GroupMember
-from commitlog.clients.groups.offsets import TOPIC as OFFSETS_TOPIC
-from commitlog.clients.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
-from commitlog.clients.meter import Throttle
 from commitlog.clients.producer import Producer
-from commitlog.clients.quota import Quota, Quotas
+from commitlog.clients.quotas import Quota, Quotas
+from commitlog.clients.rate_limit import Throttle
 from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
 from commitlog.errors import ClosedError, CommitLogError, ConfigError, ForkedError, ReadOnlyError
-from commitlog.housekeeping import Health, Housekeeper
-from commitlog.lock import LogLock
+from commitlog.groups.admin import GroupDescription, Groups
+from commitlog.groups.member import GroupMember
+from commitlog.groups.offsets import TOPIC as OFFSETS_TOPIC
+from commitlog.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
+from commitlog.locks import LogLock
+from commitlog.maintenance import Health, Maintenance
 from commitlog.metrics import LogMetrics, gathered
-from commitlog.partitions.partition import Partition
+from commitlog.partition import Partition
 from commitlog.partitions.recovery import RecoveryReport
+from commitlog.progress import Progress, Steps
 from commitlog.publishing.publisher import Publisher
 from commitlog.publishing.staging import StagingWriter
 from commitlog.record import TopicPartition
-from commitlog.steps import Progress, Steps
+from commitlog.topic import Topic
 from commitlog.topics.catalog import Catalog
-from commitlog.topics.topic import Topic
 from commitlog.topics.topic_set import Mode, TopicSet, abandon
 
 _logger = logging.getLogger("commitlog.log")
@@ -65,7 +65,7 @@ class CommitLog:
         self._refusal: CommitLogError | None = None
         mode: Mode = "r" if lock is None else "shared" if shared else "w"
         self._topics = TopicSet(catalog, path, config, mode, self._check_open, Steps(progress))
-        self._housekeeper = Housekeeper(self._topics.partitions, config)
+        self._housekeeper = Maintenance(self._topics.partitions, config)
         self._topics.wake_flusher_with(self._housekeeper.wake)
         self._groups = Groups(path, self, self._topics.counts, self._open_offsets)
         self._quotas = Quotas(path)

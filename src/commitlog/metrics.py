@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from commitlog.clients.groups.admin import GroupDescription, Groups
 from commitlog.errors import ClosedError, UnknownTopicError
-from commitlog.housekeeping import Health
+from commitlog.groups.admin import GroupDescription, Groups
+from commitlog.maintenance import Health
+from commitlog.partitions.counters import PartitionMetrics
 from commitlog.partitions.reader import PartitionReader
 from commitlog.partitions.recovery import RecoveryReport
-from commitlog.partitions.tally import PartitionMetrics
 from commitlog.topics.topic_set import TopicSet
 
 _logger = logging.getLogger("commitlog.groups")

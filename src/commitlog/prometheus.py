@@ -21,7 +21,7 @@ except ImportError:
 
 from commitlog.log import CommitLog
 from commitlog.metrics import LogMetrics
-from commitlog.partitions.tally import CompactionMetrics, PartitionMetrics, WriteMetrics
+from commitlog.partitions.counters import CompactionMetrics, PartitionMetrics, WriteMetrics
 
 if TYPE_CHECKING:
     from prometheus_client.exposition import ThreadingWSGIServer

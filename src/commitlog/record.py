@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from mmap import mmap
 from operator import add
 from typing import Any, NamedTuple, Protocol
 
+Buffer = bytes | bytearray | memoryview | mmap
 Header = tuple[str, bytes | None]
 Headers = Sequence[Header]
 

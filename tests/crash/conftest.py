@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from soak import FAILED, SOAK
 
-from commitlog import background, files
+from commitlog import files, tasks
 
 MEMORY = Path("/dev/shm")
 
@@ -35,7 +35,7 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing happens behind the test's back."""
-    monkeypatch.setattr(background.Task, "start", lambda self: None)
+    monkeypatch.setattr(tasks.Task, "start", lambda self: None)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commitlog import CommitLog
-from commitlog.clients.groups.offsets import TOPIC as OFFSETS
+from commitlog.groups.offsets import TOPIC as OFFSETS
 
 from .group_kills import PARTITIONS, key_of, read
 

@@ -28,7 +28,7 @@ from commitlog import (
     RebalanceListener,
     TopicPartition,
 )
-from commitlog.partitions.state import StatePage
+from commitlog.partitions.page import StatePage
 
 PARTITIONS = 4
 SESSION_MS = 1000

@@ -19,7 +19,7 @@ import commitlog
 from commitlog import CommitLog, Partition, PartitionFailedError, UnfinishedPublicationError, files
 from commitlog.partitions import adopting
 from commitlog.publishing import staging
-from commitlog.segments.segment_writer import SegmentWriter
+from commitlog.segment_writer import SegmentWriter
 
 from . import zygote
 from .interrupts import Interrupt, open_files

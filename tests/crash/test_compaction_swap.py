@@ -8,7 +8,7 @@ import pytest
 
 import commitlog
 from commitlog import Partition, Record
-from commitlog.partitions.state import StatePage
+from commitlog.partitions.page import StatePage
 
 from .logs import QUIET, crash, open_partition
 from .windows import crashed_at

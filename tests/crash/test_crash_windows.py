@@ -136,7 +136,7 @@ def test_kill_after_a_truncation_has_removed_later_segments(live: Path, left: Pa
     check_goes_on(left)
 
 
-# --- rewrite.py and trash.py
+# --- segment_files.py
 
 
 @pytest.mark.parametrize("offset", [7, 8, 19])
@@ -364,7 +364,7 @@ def test_kill_before_new_partitions_are_stored(live: Path, left: Path) -> None:
     check_goes_on(left)
 
 
-# --- quota.py
+# --- quotas.py
 
 
 def test_kill_before_the_first_quota_is_stored(live: Path, left: Path) -> None:

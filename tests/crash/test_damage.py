@@ -19,7 +19,7 @@ from soak import SOAK, count
 
 import commitlog
 from commitlog import CorruptionError, Partition
-from commitlog.partitions.state import StatePage
+from commitlog.partitions.page import StatePage
 
 from .logs import (
     MARKER,

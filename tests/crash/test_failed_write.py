@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 import commitlog
-from commitlog import CommitLogError, DiskFullError, Partition, PartitionFailedError, files
-from commitlog.segments import segment_writer
+from commitlog import CommitLogError, DiskFullError, Partition, PartitionFailedError, files, segment_writer
 
 from .disk import FakeDisk
 from .logs import (

@@ -22,9 +22,9 @@ from soak import SEED, SOAK, count
 
 import commitlog
 from commitlog import CommitLog, RebalanceListener, TopicPartition
-from commitlog.clients.groups.directory import GroupDirectory
-from commitlog.clients.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
-from commitlog.lock import ProcessLock
+from commitlog.groups.directory import GroupDirectory
+from commitlog.groups.offsets import TOPIC_CONFIG as OFFSETS_CONFIG
+from commitlog.locks import ProcessLock
 
 from . import group_kills
 from .group_checks import check_group, check_no_errors, check_numbered, check_sent, contents

@@ -12,9 +12,9 @@ import pytest
 
 import commitlog
 from commitlog import CommitLog, Consumer
-from commitlog.clients.groups.directory import GroupDirectory
-from commitlog.clients.groups.member import GroupMember, MemberSettings
 from commitlog.errors import CommitFailedError
+from commitlog.groups.directory import GroupDirectory
+from commitlog.groups.member import GroupMember, MemberSettings
 from commitlog.record import TopicPartition
 
 from .windows import crashed_at

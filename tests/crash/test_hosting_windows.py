@@ -13,7 +13,7 @@ from commitlog import files
 from commitlog.errors import FencedEpochError, TopicReplacedError
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, Deletion, PartitionState, TopicState
-from commitlog.replication.hosting import Hosting
+from commitlog.replication.local_topics import LocalTopics
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -43,8 +43,8 @@ def killed(*_: object) -> None:
     raise KilledError
 
 
-def with_a_record(log: commitlog.CommitLog) -> Hosting:
-    made = Hosting(log, 1)
+def with_a_record(log: commitlog.CommitLog) -> LocalTopics:
+    made = LocalTopics(log, 1)
     partition = made.open(ORDERS, topic(FIRST))
     partition.lead(0)
     partition.append(b"of the earlier topic")
@@ -59,10 +59,10 @@ def test_killed_before_a_listed_topic_was_created(tmp_path: Path, monkeypatch: p
     """crash: the id is listed, the topic is not there -> the next start creates it"""
     with commitlog.open(tmp_path) as log, monkeypatch.context() as patch, pytest.raises(KilledError):
         patch.setattr(log._topics, "create", killed)
-        Hosting(log, 1).open(ORDERS, topic(FIRST))
+        LocalTopics(log, 1).open(ORDERS, topic(FIRST))
     with commitlog.open(tmp_path) as log:
         assert log.topics() == []
-        partition = Hosting(log, 1).open(ORDERS, topic(FIRST))
+        partition = LocalTopics(log, 1).open(ORDERS, topic(FIRST))
         assert log.topic("orders").topic_id == FIRST
         with pytest.raises(commitlog.NotLeaderError):
             partition.append(b"nobody leads yet")
@@ -76,7 +76,7 @@ def test_killed_after_a_topic_was_removed(tmp_path: Path, monkeypatch: pytest.Mo
             patch.setattr(first, "_store", killed)
             first.tidy(with_deletion(FIRST))
     with commitlog.open(tmp_path) as log:
-        again = Hosting(log, 1)
+        again = LocalTopics(log, 1)
         assert not again.clean, "the topic may have been lost as well"
         assert again.partitions() == []
         again.tidy(with_deletion(FIRST))
@@ -93,7 +93,7 @@ def test_killed_while_files_were_set_aside(tmp_path: Path, monkeypatch: pytest.M
             first.tidy(with_deletion(FIRST))
     assert [path.suffix for path in set_aside(tmp_path)] == [".new"]
     with commitlog.open(tmp_path) as log:
-        again = Hosting(log, 1)
+        again = LocalTopics(log, 1)
         again.empty_set_aside()
         assert set_aside(tmp_path) == []
         again.tidy(with_deletion(FIRST))
@@ -110,7 +110,7 @@ def test_killed_between_setting_aside_and_removing(tmp_path: Path, monkeypatch: 
             first.tidy(with_deletion(FIRST))
         assert [record.value for record in first.partition(ORDERS).records(end=1)] == []
     with commitlog.open(tmp_path) as log:
-        Hosting(log, 1).tidy(with_deletion(FIRST))
+        LocalTopics(log, 1).tidy(with_deletion(FIRST))
         assert log.topics() == []
     assert len(set_aside(tmp_path)) in (1, 2)
 
@@ -131,7 +131,7 @@ def test_what_was_set_aside_has_the_records_and_goes_when_its_time_is_over(
         values = [record.value for record in rescue.topic("orders").partition(0).records()]
     assert values == [b"of the earlier topic"]
     with commitlog.open(tmp_path / "node") as log:
-        again = Hosting(log, 1)
+        again = LocalTopics(log, 1)
         again.empty_set_aside()
         assert set_aside(tmp_path / "node") == [kept], "across restarts"
         due_ms = int(kept.name.rpartition(".")[2])
@@ -169,7 +169,7 @@ def test_a_replica_is_not_removed_by_a_state_that_is_older_than_its_records(tmp_
 def test_a_topic_of_the_application_is_never_taken_over(tmp_path: Path) -> None:
     with commitlog.open(tmp_path) as log:
         log.create_topic("orders").append(b"mine")
-        hosting = Hosting(log, 1)
+        hosting = LocalTopics(log, 1)
         with pytest.raises(commitlog.TopicExistsError):
             hosting.open(ORDERS, topic(FIRST))
         hosting.tidy(ClusterState())

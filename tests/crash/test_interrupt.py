@@ -33,15 +33,15 @@ from commitlog import (
     PartitionFailedError,
     TopicPartition,
     files,
+    segment_writer,
 )
 from commitlog.partitions import compacting, shortening
 from commitlog.partitions import shared as sharing
-from commitlog.partitions.producers import Producers, SentBatch
-from commitlog.partitions.reader import Layout
-from commitlog.partitions.state import StatePage
-from commitlog.segments import segment_writer
-from commitlog.segments.segment_writer import SegmentWriter
-from commitlog.segments.swap import swap_in
+from commitlog.partitions.layout import Layout
+from commitlog.partitions.page import StatePage
+from commitlog.partitions.producer_state import Producers, SentBatch
+from commitlog.segment_files import swap_in
+from commitlog.segment_writer import SegmentWriter
 
 from .interrupts import Interrupt, open_files
 from .logs import (

@@ -12,8 +12,7 @@ import pytest
 from soak import SOAK, count
 
 import commitlog
-from commitlog import CommitLog, CorruptionError, Partition, TornTailError, files
-from commitlog.segments import segment_writer
+from commitlog import CommitLog, CorruptionError, Partition, TornTailError, files, segment_writer
 
 from . import children, zygote
 from .disk import FakeDisk

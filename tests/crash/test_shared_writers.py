@@ -11,10 +11,10 @@ import pytest
 from soak import SEED, SOAK, count
 
 import commitlog
-from commitlog.partitions.state import StatePage
-from commitlog.partitions.tally import Tally
-from commitlog.segments.segment import segment_path
-from commitlog.segments.segment_writer import SegmentWriter
+from commitlog.partitions.counters import Counters
+from commitlog.partitions.page import StatePage
+from commitlog.segment import segment_path
+from commitlog.segment_writer import SegmentWriter
 
 from . import zygote
 from .logs import QUIET, append_to, check_records, open_partition, segment_files, values
@@ -63,7 +63,9 @@ def test_an_append_that_readers_were_told_of_stays(path: Path, monkeypatch: pyte
         other = open_partition(living)
         append_to(one, 5)
         with monkeypatch.context() as patch:
-            patch.setattr(Tally, "batched", lambda *_: one._lock.skip_leaving())  # it dies before it lets go
+            patch.setattr(
+                Counters, "batched", lambda *_: one._lock.skip_leaving()
+            )  # it dies before it lets go
             one.append_many(values(5, 6))
         assert one._page.left_by_the_dead is not None
         append_to(other, 8)
@@ -122,7 +124,7 @@ def test_bytes_that_a_dead_writer_left_are_cut_even_if_the_next_one_dies_over_it
         one, two, three = map(open_partition, logs)
         with monkeypatch.context() as patch:
             patch.setattr(StatePage, "publish_append", lambda *_: None)
-            patch.setattr(Tally, "batched", lambda *_: one._lock.skip_leaving())  # it dies
+            patch.setattr(Counters, "batched", lambda *_: one._lock.skip_leaving())  # it dies
             one.append_encoded((*one.encode([b"a"]), *one.encode([b"b"])))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(SegmentWriter, "open", die)

@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 from commitlog import CommitLogError, InconsistentGroupError, Record
-from commitlog.clients.groups.directory import GroupDirectory
-from commitlog.clients.groups.heartbeats import SLOTS, Heartbeats
-from commitlog.clients.groups.member import GroupMember, MemberSettings
-from commitlog.clients.groups.offsets import GroupOffsets
-from commitlog.clients.groups.state import GroupState, Member
+from commitlog.groups.directory import GroupDirectory
+from commitlog.groups.heartbeats import SLOTS, Heartbeats
+from commitlog.groups.member import GroupMember, MemberSettings
+from commitlog.groups.offsets import GroupOffsets
+from commitlog.groups.state import GroupState, Member
 from commitlog.publishing.publications import Publications
 from fuzz.harness import Input, Target, WrongAnswer
 from fuzz.mutations import mutated, mutated_json

@@ -9,7 +9,7 @@ from struct import pack_into, unpack_from
 from crc32c import crc32c
 
 from commitlog import Segment
-from commitlog.segments.index import OffsetIndex, TimeIndex
+from commitlog.index import OffsetIndex, TimeIndex
 from fuzz import world
 from fuzz.harness import Input, Target, WrongAnswer
 from fuzz.mutations import mutated

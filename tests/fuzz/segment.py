@@ -11,12 +11,12 @@ from struct import pack_into, unpack_from
 from crc32c import crc32c
 
 from commitlog import CommitLogError, Segment
-from commitlog.batches import codec
+from commitlog.batches import compression
 from commitlog.batches.batch import RecordBatch
-from commitlog.batches.checking import check_batches
 from commitlog.batches.format import CODEC_MASK, COMPRESSED, HEADER_BYTES, MAGIC_BYTES, MAGIC_POSITION, stamp
-from commitlog.segments.segment import segment_path
-from commitlog.upkeep.repair import verify_segments
+from commitlog.batches.scan import check_batches
+from commitlog.repair import verify_segments
+from commitlog.segment import segment_path
 from fuzz import world
 from fuzz.harness import Input, Target, WrongAnswer
 from fuzz.mutations import mutated, number
@@ -270,8 +270,8 @@ def forged(random: Random, data: bytes) -> bytes | None:
 def _with_other_body(random: Random, one: bytearray) -> bytearray:
     (flags,) = unpack_from("<H", one, 62)
     body = bytes(one[HEADER_BYTES:])
-    if flags & CODEC_MASK and flags & CODEC_MASK <= codec.ZSTD and random.random() < 0.8:
-        packing = codec.get(flags & CODEC_MASK)
+    if flags & CODEC_MASK and flags & CODEC_MASK <= compression.ZSTD and random.random() < 0.8:
+        packing = compression.get(flags & CODEC_MASK)
         raw = body
         with contextlib.suppress(Exception):  # each package has its own
             raw_size, stored_size = COMPRESSED.unpack_from(body)

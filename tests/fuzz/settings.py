@@ -12,10 +12,10 @@ from typing import Any
 
 import commitlog
 from commitlog import LogConfig
-from commitlog.clients.meter import LONGEST_NS, Account
-from commitlog.clients.quota import Quota, Quotas
+from commitlog.clients.quotas import Quota, Quotas
+from commitlog.clients.rate_limit import LONGEST_NS, Account
 from commitlog.replication.controllers.static import StaticController
-from commitlog.replication.hosting import FILE_NAME, Hosting
+from commitlog.replication.local_topics import FILE_NAME, LocalTopics
 from commitlog.topics.catalog import Catalog
 from fuzz.harness import Input, Target, WrongAnswer
 from fuzz.mutations import mutated, mutated_json
@@ -152,7 +152,7 @@ class ClusterFilesTarget(JsonTarget):
     def run(self, given: Input) -> str:
         if given.choice % 2:
             self._topics.write_bytes(given.data)
-            hosting = Hosting.__new__(Hosting)  # only the file is read
+            hosting = LocalTopics.__new__(LocalTopics)  # only the file is read
             hosting._path = str(self._topics)
             found = hosting._load()
             if type(found) is not dict or not all(type(one) is str for one in found):

@@ -8,9 +8,9 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from commitlog.partitions import epoch_checkpoint
+from commitlog.partitions import epochs
 from commitlog.partitions.epochs import EpochHistory, EpochStart
-from commitlog.partitions.producers import KEPT_BATCHES, Producers, snapshot_path
+from commitlog.partitions.producer_state import KEPT_BATCHES, Producers, snapshot_path
 from fuzz.harness import Input, Target, WrongAnswer
 from fuzz.mutations import mutated, number
 
@@ -93,10 +93,10 @@ class EpochsTarget(Target):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self._path = directory / epoch_checkpoint.NAME
+        self._path = directory / epochs.NAME
         starts = ((), ((0, 0),), ((0, 0), (5, 41_250)), tuple((one, one * one * 7) for one in range(20)))
         histories = [EpochHistory(tuple(EpochStart(*one) for one in some)) for some in starts]
-        self._known = {epoch_checkpoint.to_text(one).encode(): one for one in histories}
+        self._known = {epochs.to_text(one).encode(): one for one in histories}
 
     def seeds(self) -> list[Input]:
         return [Input(data) for data in self._known]
@@ -116,7 +116,7 @@ class EpochsTarget(Target):
 
     def run(self, given: Input) -> str:
         self._path.write_bytes(given.data)
-        found = epoch_checkpoint.load(str(self.directory))
+        found = epochs.load(str(self.directory))
         if found is None:
             return "not believed"
         if not given.forged and found != self._known.get(given.data):

@@ -8,7 +8,7 @@ from struct import pack_into
 
 from crc32c import crc32c
 
-from commitlog.partitions.state import NAME, Checkpoint, StatePage
+from commitlog.partitions.page import NAME, Checkpoint, StatePage
 from fuzz import world
 from fuzz.harness import Input, Target, WrongAnswer
 from fuzz.mutations import mutated, number

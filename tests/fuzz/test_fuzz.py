@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from commitlog import segment as segments
 from commitlog.batches.format import BatchHeader, unstamped
-from commitlog.partitions import state
-from commitlog.partitions.producers import Producers, offset_of
-from commitlog.segments import segment as segments
-from commitlog.segments.index import Index
-from commitlog.segments.segment import Segment
+from commitlog.index import Index
+from commitlog.partitions import page
+from commitlog.partitions.producer_state import Producers, offset_of
+from commitlog.segment import Segment
 from fuzz import harness
 from fuzz.harness import Input, judge
 from fuzz.targets import TARGETS, open_target, run_target
@@ -78,7 +78,7 @@ def test_an_index_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_checkpoint_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "_checksum", lambda raw: 1 << 32 | 7)
+    monkeypatch.setattr(page, "_checksum", lambda raw: 1 << 32 | 7)
     assert "wrong answer: this was never kept" in kinds("state-page")
 
 

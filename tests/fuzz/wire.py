@@ -15,11 +15,11 @@ from hypothesis import given as drawn
 from replication.test_wire import EVERY
 
 from commitlog import CommitLogError, TopicConfig
-from commitlog.partitions.received import received
-from commitlog.replication.clients.fetched import FetchedSegment
-from commitlog.replication.clients.intake import accepted
+from commitlog.partitions.slices import received
 from commitlog.replication.messages import Append, Bytes, Fetched, FetchedPart, Message, ReadBatches, Refused
 from commitlog.replication.refusals import error_of
+from commitlog.replication.remote.fetched import FetchedSegment
+from commitlog.replication.remote.intake import accepted
 from commitlog.replication.transports import wire
 from commitlog.replication.transports.handshake import greet_client, greet_server
 from commitlog.replication.transports.rights import Role

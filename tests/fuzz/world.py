@@ -20,7 +20,7 @@ import commitlog
 from commitlog import CommitLog, CommitLogError, LogConfig, Record, TopicConfig
 from commitlog.batches.columns import narrow, pack_bytes
 from commitlog.batches.encode import Columns, Rules, assemble, encode, encode_empty, numbered, pack_headers
-from commitlog.segments.segment import segment_path
+from commitlog.segment import segment_path
 from fuzz.harness import WrongAnswer
 
 TOPIC, PARTITION = "t", "t-0"

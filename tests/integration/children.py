@@ -13,8 +13,8 @@ from typing import Any
 
 import commitlog
 from commitlog import OffsetOutOfRangeError, UnknownTopicError
-from commitlog.clients.quota import Quotas
-from commitlog.segments.segment import Segment
+from commitlog.clients.quotas import Quotas
+from commitlog.segment import Segment
 
 DEADLINE_SECONDS = 60
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import commitlog
 from commitlog import CorruptionError, ForkedError, Partition, files
-from commitlog.clients.quota import Quotas
+from commitlog.clients.quotas import Quotas
 
 SECONDS = 30
 CONFIG = {"segment_bytes": 2048, "file_delete_delay_ms": 0}

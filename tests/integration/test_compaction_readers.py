@@ -11,7 +11,7 @@ import pytest
 from soak import SOAK
 
 import commitlog
-from commitlog import CommitLog, LogConfig, Partition, background
+from commitlog import CommitLog, LogConfig, Partition, tasks
 
 from . import children, followers
 from .followers import key_of, value_of
@@ -33,7 +33,7 @@ TINY = {
 @pytest.fixture(autouse=True)
 def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes run when the test says so."""
-    monkeypatch.setattr(background.Task, "start", lambda self: None)
+    monkeypatch.setattr(tasks.Task, "start", lambda self: None)
 
 
 def append(partition: Partition, count: int, end: int = END) -> None:

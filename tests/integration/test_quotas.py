@@ -8,7 +8,7 @@ from pathlib import Path
 from helpers import wait_until
 
 from commitlog import CommitLog, Quota
-from commitlog.clients.quota import Quotas
+from commitlog.clients.quotas import Quotas
 
 from . import children
 

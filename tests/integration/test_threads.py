@@ -15,8 +15,8 @@ from soak import SOAK
 
 import commitlog
 from commitlog import ClosedError, CommitLog, CommitLogError, OffsetOutOfRangeError, Partition, files
-from commitlog.partitions.state import StatePage
-from commitlog.segments.segment_writer import SegmentWriter
+from commitlog.partitions.page import StatePage
+from commitlog.segment_writer import SegmentWriter
 
 QUIET = {"flush_ms": -1}
 

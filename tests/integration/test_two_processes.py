@@ -15,7 +15,7 @@ from soak import SOAK
 
 import commitlog
 from commitlog import CommitLog, Partition, files
-from commitlog.lock import LogLock
+from commitlog.locks import LogLock
 
 from . import children
 from .children import END, value_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.clients.groups.assignors import Subscription, assign
+from commitlog.groups.assignors import Subscription, assign
 from commitlog.record import TopicPartition
 
 ALL = ["range", "roundrobin", "sticky", "cooperative-sticky"]

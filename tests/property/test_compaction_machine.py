@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import commitlog
-from commitlog import CommitLog, LogConfig, Partition, Record, background, files
+from commitlog import CommitLog, LogConfig, Partition, Record, files, tasks
 
 from .strategies import codecs
 
@@ -66,7 +66,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.path = self.home / "log0"
         self.copies = 0
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(background.Task, "start", lambda task: None)
+        self.patch.setattr(tasks.Task, "start", lambda task: None)
         for name in ("fsync", "fdatasync"):
             self.patch.setattr(os, name, lambda fd: None)
         self.model: list[Record] = []

@@ -94,9 +94,9 @@ def _forged(raw: bytearray, chance: random.Random) -> bytes:
     codec_id = flags & CODEC_MASK
     if codec_id and chance.random() < 0.5:  # change what is compressed, then compress it again
         raw_size, stored_size = COMPRESSED.unpack_from(raw, body)
-        inner = bytearray(codec.unpack(codec_id, raw[body + 8 : body + 8 + stored_size], raw_size))
+        inner = bytearray(compression.unpack(codec_id, raw[body + 8 : body + 8 + stored_size], raw_size))
         _change(inner, chance, 0)
-        packed = codec.get(codec_id).compress(inner)
+        packed = compression.get(codec_id).compress(inner)
         claimed = len(inner) if chance.random() < 0.9 else chance.choice(_NUMBERS)
         raw[body:] = COMPRESSED.pack(claimed, len(packed)) + packed
     else:
@@ -170,7 +170,9 @@ def _read(raw: bytes) -> bool:
         assert len(batch.value_lengths) == len(batch.timestamps) == len(records) == len(batch)
         middle = (batch.base_offset + batch.next_offset) // 2
         assert list(batch.slice(0, middle).records()) == [one for one in records if one.offset < middle]
-        joined = joining.arrays([batch, batch.slice(middle, batch.next_offset)], ["key", "value", "headers"])
+        joined = arrow.joined_arrays(
+            [batch, batch.slice(middle, batch.next_offset)], ["key", "value", "headers"]
+        )
         assert all(len(column) >= len(records) for column in joined)
         BatchMerger(lambda *_: None, 0).keep(batch, np.arange(len(batch)), None, NO_PRODUCER)
         readable = True
@@ -211,7 +213,7 @@ if __name__ == "__main__":
     from helpers import CODECS, encoded, gappy, stored
 
     from commitlog import CorruptionError, RecordBatch, TopicConfig, UnsupportedFormatError
-    from commitlog.batches import codec, joining
+    from commitlog.batches import arrow, compression
     from commitlog.batches.columns import pack_bytes
     from commitlog.batches.encode import NO_STRINGS, Columns, Rules, assemble, encode_empty
     from commitlog.batches.format import (
@@ -226,8 +228,8 @@ if __name__ == "__main__":
     )
     from commitlog.batches.merge import BatchMerger
     from commitlog.errors import CommitLogError
-    from commitlog.partitions.received import received
+    from commitlog.partitions.slices import received
     from commitlog.record import TopicPartition
-    from commitlog.replication.clients.intake import accepted
+    from commitlog.replication.remote.intake import accepted
 
     main(int(sys.argv[1]), int(sys.argv[2]))

@@ -14,11 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from commitlog.clients.groups.directory import GroupDirectory
-from commitlog.clients.groups.member import GroupMember, MemberSettings
-from commitlog.clients.groups.offsets import OffsetAndMetadata
-from commitlog.clients.groups.state import GroupState
 from commitlog.errors import CommitFailedError, CommitLogError, FencedMemberError, RebalanceInProgressError
+from commitlog.groups.directory import GroupDirectory
+from commitlog.groups.member import GroupMember, MemberSettings
+from commitlog.groups.offsets import OffsetAndMetadata
+from commitlog.groups.state import GroupState
 from commitlog.record import TopicPartition
 
 STRATEGIES = ["cooperative-sticky", "range", "roundrobin", "sticky"]

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import commitlog
-from commitlog import CommitLog, Partition, background, files
-from commitlog.partitions.epoch_checkpoint import NAME
-from commitlog.partitions.epochs import EpochHistory
+from commitlog import CommitLog, Partition, files, tasks
+from commitlog.partitions.epochs import NAME, EpochHistory
 
 from .strategies import columns
 
@@ -48,7 +47,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         for name in ("fsync", "fdatasync"):  # nobody loses power here
             self.patch.setattr(os, name, lambda fd: None)
         self.patch.setattr(files, "sync_map", lambda view: None)
-        self.patch.setattr(background.Task, "start", lambda self: None)
+        self.patch.setattr(tasks.Task, "start", lambda self: None)
         self.home = Path(tempfile.mkdtemp(prefix="replicas"))
         self.paths = [self.home / "0", self.home / "1"]
         self.logs: list[CommitLog] = []

@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from commitlog.replication.controllers.telling import CallingThread
+from commitlog.replication.controllers.notifier import CallingThread
 from commitlog.replication.messages import Message
-from commitlog.replication.transport import Answered, Handler
+from commitlog.replication.ports import Answered, Handler
 
 
 class Hub:

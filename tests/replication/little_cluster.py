@@ -7,9 +7,9 @@ from typing import Any
 from commitlog.errors import CommitLogError
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, PartitionState, TopicState
-from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controllers.simulated import SimulatedController
-from commitlog.replication.replicas.core import NodeCore
+from commitlog.replication.core.node_core import NodeCore
+from commitlog.replication.settings import ReplicationConfig
 from commitlog.replication.transports.local import Faults, LocalNetwork
 
 from .memory_log import Disk, MemoryLog

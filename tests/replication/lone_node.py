@@ -8,10 +8,10 @@ from typing import Any
 from commitlog import CommitLog, CommitLogError, Partition
 from commitlog.errors import ClosedError, NotLeaderError
 from commitlog.record import TopicPartition
-from commitlog.replication.clients.answering import ClientService
 from commitlog.replication.cluster import ClusterState, NodeState, PartitionState, TopicState
 from commitlog.replication.messages import Message
-from commitlog.replication.transport import Reply
+from commitlog.replication.ports import Reply
+from commitlog.replication.remote.client_service import ClientService
 from commitlog.replication.transports.tcp import TcpTransport
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from random import Random
 from struct import Struct
 
-from commitlog.batches.columns import Buffer
 from commitlog.errors import NotLeaderError, PartitionFailedError
 from commitlog.partitions.epochs import EpochHistory
+from commitlog.record import Buffer
+from commitlog.replication.core.replica_log import ReplicaSlice
 from commitlog.replication.messages import NO_DATA, Bytes
-from commitlog.replication.replicas.replica_log import ReplicaSlice
 
 BATCH = Struct("<qiiq")
 _BATCHES_OF_A_SEGMENT = 5

@@ -86,7 +86,7 @@ def main(node_id: int, kind: str, hosts: str, root: str = "") -> None:
     if kind == "served":
         controller = RemoteController(TcpTransport(), hosts)
     else:
-        from commitlog.replication.controllers.zookeeper import ZooKeeperController
+        from commitlog.replication.controllers.zookeeper.controller import ZooKeeperController
 
         controller = ZooKeeperController(hosts, root=root, session_timeout_ms=2000)
     listener = Listener(node_id, controller)

@@ -11,10 +11,10 @@ import pytest
 from commitlog.partitions.epochs import NO_EPOCH
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.core import replica
+from commitlog.replication.core.follower import Follower
+from commitlog.replication.core.progress import Progress, ReplicaProgress
 from commitlog.replication.messages import FetchPart
-from commitlog.replication.replicas import replica
-from commitlog.replication.replicas.follower import Follower
-from commitlog.replication.replicas.progress import Progress, ReplicaProgress
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

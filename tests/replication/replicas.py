@@ -22,7 +22,7 @@ from commitlog.replication import (
     StaticController,
     TcpTransport,
 )
-from commitlog.replication.clients.remote import RemoteLog
+from commitlog.replication.remote.remote_log import RemoteLog
 
 ORDERS = TopicPartition("orders", 0)
 SETTINGS = {"replica_lag_time_max_ms": 1500, "replica_fetch_backoff_ms": 20, "replica_fetch_wait_max_ms": 200}

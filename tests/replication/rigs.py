@@ -10,11 +10,10 @@ from helpers import wait_until
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, IsrChange, PartitionState
-from commitlog.replication.controller import Controller
 from commitlog.replication.controllers.remote_controller import RemoteController
-from commitlog.replication.controllers.served import ControllerServer
+from commitlog.replication.controllers.server import ControllerServer
 from commitlog.replication.controllers.static import StaticController
-from commitlog.replication.transport import Transport
+from commitlog.replication.ports import Controller, Transport
 from commitlog.replication.transports.tcp import TcpTransport
 from replication.in_process import Hub, InProcessTransport
 from replication.invariants import check_state

@@ -21,9 +21,9 @@ from commitlog.errors import (
 )
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
-from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controllers.simulated import CONTROLLER, SimulatedController
-from commitlog.replication.replicas.core import NodeCore
+from commitlog.replication.core.node_core import NodeCore
+from commitlog.replication.settings import ReplicationConfig
 from commitlog.replication.transports.local import Faults, LocalNetwork
 
 from .judge import Judge, WatchedLog

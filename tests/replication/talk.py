@@ -13,7 +13,7 @@ import trustme
 from commitlog import files
 from commitlog.record import TopicPartition
 from commitlog.replication.messages import Message, Read
-from commitlog.replication.transports.opening import split_address
+from commitlog.replication.transports.opener import split_address
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
 

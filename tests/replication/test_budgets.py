@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog.replication.transports.budgets import Budgets, source_of
-from commitlog.replication.transports.complaints import Complaints
+from commitlog.replication.transports.limited_warnings import LimitedWarnings
 from commitlog.replication.transports.rights import Role
 
 
@@ -79,7 +79,7 @@ def test_complaints_are_one_line_a_second_and_say_how_many_there_were(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = [100.0]
-    complaints = Complaints(lambda: now[0])
+    complaints = LimitedWarnings(lambda: now[0])
     for number in range(10_000):
         complaints.warn(f"stranger {number}")
         complaints.catch_up()

@@ -12,10 +12,10 @@ import pytest
 from commitlog.errors import CommitLogError, NotLeaderError
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
-from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controllers.static import StaticController
+from commitlog.replication.core.node_core import NodeCore
 from commitlog.replication.messages import Describe, Message, Refused
-from commitlog.replication.replicas.core import NodeCore
+from commitlog.replication.settings import ReplicationConfig
 from commitlog.replication.transports.tcp import TcpTransport
 
 from .memory_log import MemoryLog

@@ -29,7 +29,7 @@ from commitlog.errors import (
 )
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import IsrChange
-from commitlog.replication.controllers.control import (
+from commitlog.replication.control_messages import (
     AddPartitions,
     AlterTopic,
     ElectPreferred,
@@ -41,7 +41,7 @@ from commitlog.replication.controllers.control import (
     Reassign,
 )
 from commitlog.replication.controllers.remote_controller import RemoteController
-from commitlog.replication.controllers.served import ControllerServer
+from commitlog.replication.controllers.server import ControllerServer
 from commitlog.replication.controllers.static import StaticController
 from commitlog.replication.messages import (
     CreateTopic,
@@ -55,8 +55,8 @@ from commitlog.replication.messages import (
     Refused,
 )
 from commitlog.replication.node import Node
+from commitlog.replication.ports import Reply
 from commitlog.replication.refusals import error_of
-from commitlog.replication.transport import Reply
 from commitlog.replication.transports import wire
 from commitlog.replication.transports.rights import REQUIRED, Role
 from commitlog.replication.transports.tcp import TcpTransport
@@ -468,7 +468,7 @@ def test_secrets_are_neither_shown_nor_logged(
 def test_a_secret_that_spark_cannot_read_is_named_by_its_file_only(
     make_transport: MakeTransport, tmp_path: Path
 ) -> None:
-    opening = pytest.importorskip("commitlog.spark.opening")
+    opening = pytest.importorskip("commitlog.spark.readable")
     _, address = serve_nodes_and_clients(make_transport)
     file = tmp_path / "secret"
     with pytest.raises(ConfigError, match=str(file)):

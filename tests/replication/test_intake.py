@@ -21,7 +21,7 @@ from commitlog.errors import (
     InvalidRecordError,
     RecordTooLargeError,
 )
-from commitlog.replication.clients.intake import accepted
+from commitlog.replication.remote.intake import accepted
 
 NOW = 5_000
 PLAIN = TopicConfig()

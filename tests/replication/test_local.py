@@ -8,7 +8,7 @@ import pytest
 
 from commitlog import testing
 from commitlog.replication.messages import Describe, Done, Message
-from commitlog.replication.transport import Reply
+from commitlog.replication.ports import Reply
 from commitlog.testing import Faults, LocalNetwork, LocalTransport
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from helpers import wait_until
 
-from commitlog.replication.controllers.served import ControllerServer
+from commitlog.replication.controllers.server import ControllerServer
 from commitlog.replication.controllers.static import StaticController
 from commitlog.replication.transports.tcp import TcpTransport
 from replication.node_process import NodeProcess

@@ -10,9 +10,9 @@ import pytest
 
 from commitlog.errors import ConfigError
 from commitlog.replication.cluster import NodeState, PartitionState
-from commitlog.replication.config import ReplicationConfig
-from commitlog.replication.replicas.progress import Progress, ReplicaProgress
-from commitlog.replication.replicas.throttle import Throttle
+from commitlog.replication.core.progress import Progress, ReplicaProgress
+from commitlog.replication.core.throttle import Throttle
+from commitlog.replication.settings import ReplicationConfig
 
 NODES = {number: NodeState(number, str(number), 10 + number) for number in (1, 2, 3)}
 

@@ -46,10 +46,6 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.record import TopicPartition
-from commitlog.replication.clients import router
-from commitlog.replication.clients.answering import described, read_batches
-from commitlog.replication.clients.remote import RemoteLog
-from commitlog.replication.clients.remote_partition import RemotePartition
 from commitlog.replication.messages import (
     Append,
     Describe,
@@ -59,8 +55,12 @@ from commitlog.replication.messages import (
     Read,
     Refused,
 )
+from commitlog.replication.ports import Reply
 from commitlog.replication.refusals import refused
-from commitlog.replication.transport import Reply
+from commitlog.replication.remote import router
+from commitlog.replication.remote.client_service import described, read_batches
+from commitlog.replication.remote.remote_log import RemoteLog
+from commitlog.replication.remote.remote_partition import RemotePartition
 
 from .conftest import MakeTransport
 from .lone_node import Cluster, LoneNode

@@ -25,7 +25,7 @@ from commitlog.ids import new_id
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, IsrChange, PartitionState, TopicState
-from commitlog.replication.controllers.control import ClusterNow
+from commitlog.replication.control_messages import ClusterNow
 from commitlog.replication.transports import wire
 from replication.invariants import check_state
 

@@ -17,12 +17,12 @@ from commitlog.errors import (
 )
 from commitlog.partitions.epochs import NO_EPOCH
 from commitlog.replication.cluster import ClusterState, IsrChange, NodeState, PartitionState, TopicState
-from commitlog.replication.config import ReplicationConfig
 from commitlog.replication.controllers.simulated import CONTROLLER
+from commitlog.replication.core.leader import Leader
+from commitlog.replication.core.replica import Replica
+from commitlog.replication.core.replica_log import ReplicaSlice
 from commitlog.replication.messages import EpochEnd, Fetch, Fetched, FetchPart, Message
-from commitlog.replication.replicas.leader import Leader
-from commitlog.replication.replicas.replica import Replica
-from commitlog.replication.replicas.replica_log import ReplicaSlice
+from commitlog.replication.settings import ReplicationConfig
 
 from .little_cluster import ORDERS, LittleCluster
 from .memory_log import Disk, MemoryLog

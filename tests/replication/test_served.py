@@ -18,7 +18,7 @@ from commitlog.errors import (
     StaleNodeError,
     WrongClusterError,
 )
-from commitlog.replication.controllers.control import (
+from commitlog.replication.control_messages import (
     ClusterNow,
     Gone,
     Heartbeat,
@@ -28,7 +28,7 @@ from commitlog.replication.controllers.control import (
     Leave,
 )
 from commitlog.replication.controllers.remote_controller import RemoteController
-from commitlog.replication.controllers.served import ControllerServer
+from commitlog.replication.controllers.server import ControllerServer
 from commitlog.replication.controllers.static import StaticController
 from commitlog.replication.messages import Describe, Done, Message, Refused
 from commitlog.replication.transports.tcp import TcpTransport

@@ -37,7 +37,7 @@ from commitlog.replication.messages import (
     ReadBatches,
     Refused,
 )
-from commitlog.replication.transport import Reply
+from commitlog.replication.ports import Reply
 from commitlog.replication.transports import handshake, wire
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
@@ -877,7 +877,7 @@ def test_a_forked_child_has_none_of_its_parents_connections(tmp_path: Path) -> N
 
 
 def test_it_is_a_transport() -> None:
-    from commitlog.replication.transport import Transport
+    from commitlog.replication.ports import Transport
 
     for name in (name for name in vars(Transport) if not name.startswith("_")):
         assert callable(getattr(TcpTransport, name))

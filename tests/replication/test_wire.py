@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from commitlog.errors import FrameTooLargeError, NotLeaderError, ProtocolError
 from commitlog.record import TopicPartition
-from commitlog.replication import cluster, messages
-from commitlog.replication.controllers import control
+from commitlog.replication import cluster, control_messages, messages
 from commitlog.replication.messages import (
     Append,
     Appended,
@@ -94,18 +93,18 @@ EVERY: dict[type, st.SearchStrategy[Any]] = {
     ReadBatches: st.builds(ReadBatches, ints, ints, ints, ints, ints, data),
     messages.FindOffset: st.builds(messages.FindOffset, names, texts, ints),
     messages.FoundOffset: st.builds(messages.FoundOffset, st.none() | ints),
-    control.Join: st.builds(control.Join, ints, texts, st.booleans(), texts, texts, known),
-    control.Joined: st.builds(control.Joined, ints, counts),
-    control.Heartbeat: st.builds(control.Heartbeat, ints, ints, ints, counts, known),
-    control.ClusterNow: st.builds(control.ClusterNow, clusters),
-    control.Leave: st.builds(control.Leave, ints, ints, texts),
-    control.Gone: st.builds(control.Gone, ints, ints, texts),
-    control.ProposeIsr: st.builds(control.ProposeIsr, isr_changes, texts),
-    control.IsrDecided: st.builds(control.IsrDecided, st.booleans(), ints),
-    control.AlterTopic: st.builds(control.AlterTopic, texts, configs, texts),
-    control.AddPartitions: st.builds(control.AddPartitions, texts, counts, texts),
-    control.Reassign: st.builds(control.Reassign, names, several(ints), texts),
-    control.ElectPreferred: st.builds(control.ElectPreferred, texts),
+    control_messages.Join: st.builds(control_messages.Join, ints, texts, st.booleans(), texts, texts, known),
+    control_messages.Joined: st.builds(control_messages.Joined, ints, counts),
+    control_messages.Heartbeat: st.builds(control_messages.Heartbeat, ints, ints, ints, counts, known),
+    control_messages.ClusterNow: st.builds(control_messages.ClusterNow, clusters),
+    control_messages.Leave: st.builds(control_messages.Leave, ints, ints, texts),
+    control_messages.Gone: st.builds(control_messages.Gone, ints, ints, texts),
+    control_messages.ProposeIsr: st.builds(control_messages.ProposeIsr, isr_changes, texts),
+    control_messages.IsrDecided: st.builds(control_messages.IsrDecided, st.booleans(), ints),
+    control_messages.AlterTopic: st.builds(control_messages.AlterTopic, texts, configs, texts),
+    control_messages.AddPartitions: st.builds(control_messages.AddPartitions, texts, counts, texts),
+    control_messages.Reassign: st.builds(control_messages.Reassign, names, several(ints), texts),
+    control_messages.ElectPreferred: st.builds(control_messages.ElectPreferred, texts),
 }
 
 

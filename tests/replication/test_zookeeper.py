@@ -33,11 +33,11 @@ from commitlog.errors import (
 )
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState
-from commitlog.replication.controllers import zk_elected, zk_requests
-from commitlog.replication.controllers.zk_elected import DeposedError, Elected
-from commitlog.replication.controllers.zk_layout import Cluster, Layout, packed_node, read_state
-from commitlog.replication.controllers.zk_requests import answered, read_answer
-from commitlog.replication.controllers.zookeeper import ZooKeeperController
+from commitlog.replication.controllers.zookeeper import elected, requests
+from commitlog.replication.controllers.zookeeper.controller import ZooKeeperController
+from commitlog.replication.controllers.zookeeper.elected import DeposedError, Elected
+from commitlog.replication.controllers.zookeeper.requests import answered, read_answer
+from commitlog.replication.controllers.zookeeper.znodes import Cluster, Layout, packed_node, read_state
 from replication.zookeeper_rig import ZooKeeperRig
 
 
@@ -131,7 +131,8 @@ def test_without_a_node_nobody_answers(rig: ZooKeeperRig) -> None:
 
 
 def test_without_kazoo_the_error_tells_what_to_install() -> None:
-    program = "import sys; sys.modules['kazoo'] = None; import commitlog.replication.controllers.zookeeper"
+    module = "commitlog.replication.controllers.zookeeper.controller"
+    program = f"import sys; sys.modules['kazoo'] = None; import {module}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "pip install commitlog[zookeeper]" in done.stderr
 
@@ -308,7 +309,7 @@ def test_a_change_of_many_topics_is_finished_by_the_next_controller(
     old.govern()
     watcher = read_state(client, layout, None, None)
     assert set(watcher.topics) == set(names)
-    monkeypatch.setattr(zk_elected, "_MOST_BYTES", 1)
+    monkeypatch.setattr(elected, "_MOST_BYTES", 1)
     client.delete(layout.node(1))
     old._client = Failing(client, at, done=done)
     if at <= 3:
@@ -352,7 +353,7 @@ def test_what_is_no_request_is_answered_so() -> None:
 
 
 def test_a_topic_that_zookeeper_would_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zk_requests, "MOST_TOPIC_BYTES", 100)
+    monkeypatch.setattr(requests, "MOST_TOPIC_BYTES", 100)
     state = rules.joined(ClusterState(), 1, "host", clean=True)
     after, answer = answered(state, b'{"do":"create_topic","with":["orders",10,1,{}]}')
     assert after is state
@@ -580,25 +581,25 @@ def test_a_request_whose_znode_was_made_unheard_is_not_made_twice(rig: ZooKeeper
                 raise ConnectionLoss
             return made
 
-    requests = zk_requests.Requests(Unheard(), layout, lambda event: None)
+    asked = requests.Requests(Unheard(), layout, lambda event: None)
     answers: list[Any] = []
-    requests.add({"do": "elect_preferred", "with": []}, answers.append)
+    asked.add({"do": "elect_preferred", "with": []}, answers.append)
     with pytest.raises(ConnectionLoss):
-        requests.look()
-    requests.look()
+        asked.look()
+    asked.look()
     assert len(client.get_children(layout.requests)) == 1
     governors(rig, client, 1)
-    requests.look()
+    asked.look()
     assert len(answers) == 1 and answers[0].error is None
     assert client.get_children(layout.requests) == []
 
 
 def test_requests_are_forgotten_with_the_session(rig: ZooKeeperRig, client: Any) -> None:
-    requests = zk_requests.Requests(client, Layout(rig.root), lambda event: None)
+    asked = requests.Requests(client, Layout(rig.root), lambda event: None)
     answers: list[Any] = []
-    requests.add({"do": "elect_preferred", "with": []}, answers.append)
+    asked.add({"do": "elect_preferred", "with": []}, answers.append)
     with pytest.raises(NoNodeError):
-        requests.look()  # nothing is laid out here
-    requests.forget()
-    requests.look()
+        asked.look()  # nothing is laid out here
+    asked.forget()
+    asked.look()
     assert answers == [None]

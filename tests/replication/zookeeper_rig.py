@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 
-from commitlog.replication.controllers.zookeeper import ZooKeeperController
+from commitlog.replication.controllers.zookeeper.controller import ZooKeeperController
 from replication.proxy import Proxy
 from replication.rigs import Listener
 from replication.zookeeper_server import ZooKeeperServer

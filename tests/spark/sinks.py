@@ -105,7 +105,7 @@ def dying_after(steps: int, marker: Path) -> type[DefaultSource]:
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
             import os
 
-            from commitlog.partitions.partition import Partition
+            from commitlog.partition import Partition
             from commitlog.publishing.publications import Publications
 
             writer = super().streamWriter(schema, overwrite)

@@ -12,7 +12,7 @@ from helpers import names, stage
 
 import commitlog
 from commitlog import CommitLog, Partition, StagedFile, files
-from commitlog.partitions.producers import Published
+from commitlog.partitions.producer_state import Published
 from commitlog.publishing import staging
 
 # a file of ten batches takes 960 bytes: just enough

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from commitlog.clients.groups import assignors
-from commitlog.clients.groups.assignors import (
+from commitlog.errors import AssignmentError, ConfigError
+from commitlog.groups import assignors
+from commitlog.groups.assignors import (
     Assignor,
     Subscription,
     assign,
@@ -19,7 +20,6 @@ from commitlog.clients.groups.assignors import (
     round_robin_assignor,
     sticky_assignor,
 )
-from commitlog.errors import AssignmentError, ConfigError
 from commitlog.record import TopicPartition
 
 ALL = ["range", "roundrobin", "sticky", "cooperative-sticky"]
@@ -238,7 +238,7 @@ def test_a_topic_named_twice_in_a_subscription_counts_once(name: str) -> None:
 
 def test_another_process_with_other_hashes_assigns_the_same() -> None:
     program = f"""
-from commitlog.clients.groups.assignors import Subscription, assign
+from commitlog.groups.assignors import Subscription, assign
 from commitlog.record import TopicPartition
 topics = {{f"t{{number}}": number % 5 + 1 for number in range(12)}}
 owned = tuple(TopicPartition(topic, number) for topic in topics for number in range(3))

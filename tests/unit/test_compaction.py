@@ -25,17 +25,18 @@ from commitlog import (
     LogConfig,
     Partition,
     VerifyReport,
-    background,
-    cleaner,
+    compaction,
     files,
+    keymap,
+    maintenance,
+    tasks,
 )
 from commitlog.batches.columns import pack_bytes
 from commitlog.batches.encode import Columns, EncodedBatch, assemble, encode_empty
 from commitlog.batches.format import LOG_APPEND_TIME
 from commitlog.partitions import reader
-from commitlog.segments.segment import segment_path
-from commitlog.segments.swap import CleanedFile
-from commitlog.upkeep import compaction, keymap
+from commitlog.segment import segment_path
+from commitlog.segment_files import CleanedFile
 
 ONE_KEY = 1  # bytes, for a map with room for one key
 CONFIG = {"cleanup_policy": "compact", "flush_ms": -1, "file_delete_delay_ms": 0}
@@ -47,7 +48,7 @@ Pair = tuple[bytes | None, bytes | None]
 @pytest.fixture(autouse=True)
 def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pass runs but those that a test asks for."""
-    monkeypatch.setattr(background.Task, "start", lambda self: None)
+    monkeypatch.setattr(tasks.Task, "start", lambda self: None)
 
 
 @pytest.fixture
@@ -672,17 +673,17 @@ def test_no_pass_begins_while_the_log_closes(
     log = opened(cleaner_io_max_bytes_per_second=1)
     partition = log.create_topic("c", config=CONFIG).partition(0)
     put_each(partition, *numbered([0, 0, 1]))
-    real = background.Task.stop
+    real = tasks.Task.stop
     began: list[object] = []
 
-    def stop(task: background.Task) -> None:
+    def stop(task: tasks.Task) -> None:
         if task.name == "cleaner":
             with pytest.raises(ClosedError):
                 partition.compact()
             began.append(task)
         real(task)
 
-    monkeypatch.setattr(background.Task, "stop", stop)
+    monkeypatch.setattr(tasks.Task, "stop", stop)
     monkeypatch.setattr(compaction.Pace, "spend", lambda *_: pytest.fail("a pass has begun"))
     log.close()
     assert began
@@ -771,14 +772,14 @@ def two(log: CommitLog) -> list[Partition]:
 
 def is_set_aside(log: CommitLog, broken: Partition, sound: Partition, *, for_now: bool = False) -> None:
     """The cleaner leaves a partition alone after its pass failed, says so, and cleans the other."""
-    again = cleaner.clean_what_is_due(lambda: [broken, sound], LATER, lambda: False)
+    again = maintenance.clean_what_is_due(lambda: [broken, sound], LATER, lambda: False)
     assert not again, "nothing more can be done now"
     assert broken.compaction_error
     assert log.health().uncleanable_partitions == ((broken.name, broken.compaction_error),)
     assert not log.health().ok
     assert (broken.clean_offset, sound.clean_offset) == (0, 4)
     assert offsets(sound) == [2, 3]
-    assert cleaner.dirtiest([broken, sound], LATER) is (broken if for_now else None)
+    assert maintenance.dirtiest([broken, sound], LATER) is (broken if for_now else None)
     assert nothing_is_left_of_a_pass(broken)
 
 
@@ -803,7 +804,7 @@ def test_a_partition_whose_state_cannot_be_told_is_set_aside(
     log.topic("c").alter_config(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=1)
     put(sound, (b"more", b"1"))
     flip(broken.segments[0].path, place)
-    assert not cleaner.clean_what_is_due(lambda: [broken, sound], LATER, lambda: False)
+    assert not maintenance.clean_what_is_due(lambda: [broken, sound], LATER, lambda: False)
     assert log.health().uncleanable_partitions[0][0] == broken.name
     assert sound.clean_offset == 5
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from commitlog import Record, RecordBatch
 from commitlog.batches.format import HEADER_BYTES, BatchHeader
-from commitlog.partitions.epoch_checkpoint import from_text
-from commitlog.partitions.epochs import EpochHistory, EpochStart
+from commitlog.partitions.epochs import EpochHistory, EpochStart, from_text
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 

@@ -23,7 +23,7 @@ from commitlog import (
     Topic,
     TopicPartition,
 )
-from commitlog.clients.groups.member import GroupMember
+from commitlog.groups.member import GroupMember
 
 T = TopicPartition("t", 0)
 EAGER, COOPERATIVE = "range", "cooperative-sticky"

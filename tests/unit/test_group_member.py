@@ -10,11 +10,6 @@ from typing import Any
 import pytest
 
 from commitlog import CommitLog, Consumer
-from commitlog.background import Task
-from commitlog.clients.groups import member as member_module
-from commitlog.clients.groups.directory import GroupDirectory, file_name, known_groups
-from commitlog.clients.groups.member import GroupMember, MemberSettings
-from commitlog.clients.groups.offsets import OffsetAndMetadata
 from commitlog.errors import (
     CommitFailedError,
     ConfigError,
@@ -22,7 +17,12 @@ from commitlog.errors import (
     InconsistentGroupError,
     RebalanceInProgressError,
 )
+from commitlog.groups import member as member_module
+from commitlog.groups.directory import GroupDirectory, file_name, known_groups
+from commitlog.groups.member import GroupMember, MemberSettings
+from commitlog.groups.offsets import OffsetAndMetadata
 from commitlog.record import TopicPartition
+from commitlog.tasks import Task
 
 SESSION, INTERVAL, MAX_POLL = 10_000, 3_000, 60_000
 A = [TopicPartition("a", number) for number in range(4)]
@@ -701,7 +701,7 @@ def shapes() -> list[bytes]:
 def test_garbage_in_the_file_of_a_group_is_a_group_without_members(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commitlog.clients.groups.directory.boot_id", lambda: "")
+    monkeypatch.setattr("commitlog.groups.directory.boot_id", lambda: "")
     machine.directory()
     for raw in shapes():
         state_file(machine).write_bytes(raw)
@@ -785,7 +785,7 @@ def test_a_removed_group_is_gone_and_may_come_again(machine: Machine) -> None:
 def test_another_boot_has_no_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     one = machine.member("one")
     settle(one)
-    monkeypatch.setattr("commitlog.clients.groups.directory.boot_id", lambda: "after a power cut")
+    monkeypatch.setattr("commitlog.groups.directory.boot_id", lambda: "after a power cut")
     machine.now_ms = 5  # its clock starts anew
     new = machine.member("new")
     assert machine.members == {"new"}

@@ -9,9 +9,9 @@ from helpers import copy_as_if_killed
 
 import commitlog
 from commitlog import CommitLog, Partition
-from commitlog.clients.groups import offsets as offsets_module
-from commitlog.clients.groups.offsets import TOPIC, GroupOffsets, OffsetAndMetadata
 from commitlog.errors import CorruptionError, RecordTooLargeError
+from commitlog.groups import offsets as offsets_module
+from commitlog.groups.offsets import TOPIC, GroupOffsets, OffsetAndMetadata
 from commitlog.record import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

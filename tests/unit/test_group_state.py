@@ -5,9 +5,6 @@ from typing import Any
 
 import pytest
 
-from commitlog.clients.groups import assignors
-from commitlog.clients.groups.assignors import Subscription, register_assignor
-from commitlog.clients.groups.state import GroupState, Member
 from commitlog.errors import (
     AssignmentError,
     CommitFailedError,
@@ -16,6 +13,9 @@ from commitlog.errors import (
     InconsistentGroupError,
     RebalanceInProgressError,
 )
+from commitlog.groups import assignors
+from commitlog.groups.assignors import Subscription, register_assignor
+from commitlog.groups.state import GroupState, Member
 from commitlog.record import TopicPartition
 
 COOPERATIVE, EAGER = "cooperative-sticky", "range"

@@ -13,9 +13,6 @@ from helpers import contents, tree, wait_until
 
 import commitlog
 from commitlog import CommitLog, Consumer
-from commitlog.background import Task
-from commitlog.clients.groups.member import GroupMember
-from commitlog.clients.groups.offsets import TOPIC, OffsetAndMetadata
 from commitlog.errors import (
     ClosedError,
     CommitFailedError,
@@ -26,7 +23,10 @@ from commitlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.groups.member import GroupMember
+from commitlog.groups.offsets import TOPIC, OffsetAndMetadata
 from commitlog.record import TopicPartition
+from commitlog.tasks import Task
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import RecordBatch, TopicConfig
-from commitlog.batches import arrow, joining
+from commitlog.batches import arrow
 
 NAMES = arrow.SCHEMA.names
 TEXTS = st.lists(st.one_of(st.none(), st.binary(max_size=5)), min_size=1, max_size=10)
 
 
 def joined(batches: list[RecordBatch]) -> pa.Table:
-    table = pa.Table.from_arrays(joining.arrays(batches, NAMES), schema=arrow.SCHEMA)
+    table = pa.Table.from_arrays(arrow.joined_arrays(batches, NAMES), schema=arrow.SCHEMA)
     table.validate(full=True)
     return table
 

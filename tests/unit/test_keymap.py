@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.upkeep import keymap
-from commitlog.upkeep.keymap import SLOT_BYTES, KeyMap
+from commitlog import keymap
+from commitlog.keymap import SLOT_BYTES, KeyMap
 
 PLENTY = 1 << 24
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog import CommitLog, Latest, Partition, background
+from commitlog import CommitLog, Latest, Partition, tasks
 from commitlog.partitions.latest import LatestBuilder
 
 CONFIG = {"cleanup_policy": "compact", "flush_ms": -1, "file_delete_delay_ms": 0}
@@ -14,7 +14,7 @@ CONFIG = {"cleanup_policy": "compact", "flush_ms": -1, "file_delete_delay_ms": 0
 
 @pytest.fixture(autouse=True)
 def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background.Task, "start", lambda self: None)
+    monkeypatch.setattr(tasks.Task, "start", lambda self: None)
 
 
 def between(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:

@@ -26,7 +26,7 @@ from commitlog import (
     RecordBatch,
     TopicConfig,
 )
-from commitlog.batches import codec, encode, merge
+from commitlog.batches import compression, encode, merge
 from commitlog.batches.format import (
     CHECKED,
     COMPRESSED,
@@ -39,9 +39,9 @@ from commitlog.batches.format import (
     stamp,
 )
 from commitlog.batches.merge import BatchMerger
-from commitlog.partitions.received import received
-from commitlog.replication.clients.intake import MOST_UNPACKED_BYTES, accepted
-from commitlog.segments.segment import segment_path
+from commitlog.partitions.slices import received
+from commitlog.replication.remote.intake import MOST_UNPACKED_BYTES, accepted
+from commitlog.segment import segment_path
 
 # positions in a batch
 RECORD_COUNT, LAST_DELTA, BODY = 52, 56, 64
@@ -181,7 +181,7 @@ def test_compaction_puts_no_more_together_than_a_batch_holds(
     monkeypatch.setattr(merge, limit, most)
     monkeypatch.setattr(encode, limit, most)
     written: list[encode.EncodedBatch] = []
-    merger = BatchMerger(lambda batch, *_: written.append(batch), codec.NONE)
+    merger = BatchMerger(lambda batch, *_: written.append(batch), compression.NONE)
     for number in range(12):
         values = [b"%d" % (3 * number + row) * 20 for row in range(3)]
         batch = decoded(encoded(values, headers=[[("h", b"x")]] * 3), 3 * number)
@@ -329,7 +329,7 @@ def test_a_batch_that_is_new_has_room_for_the_offsets_that_compaction_gives_it(
     values = [b"%05d" % number for number in range(1_000)]
     size = len(stored(encoded(values))) - BODY
     monkeypatch.setattr(encode, "MAX_BODY_BYTES", size + 4 * 1_000 + 8)
-    merger = BatchMerger(lambda batch, *_: None, codec.NONE)
+    merger = BatchMerger(lambda batch, *_: None, compression.NONE)
     merger.keep(decoded(encoded(values)), np.arange(0, 1_000, 999), None, NO_PRODUCER)
     merger.keep(decoded(encoded(values)), np.delete(np.arange(1_000), 0), None, NO_PRODUCER)
     monkeypatch.setattr(encode, "MAX_BODY_BYTES", size + 4 * 1_000)
@@ -401,28 +401,28 @@ def snappy_bomb(size: int, claimed: int) -> bytes:
 def bombs(size: int) -> dict[str, bytes]:
     """Batches whose bodies unpack to `size` bytes, and say something else."""
     found = {
-        "zstd, frame tells the truth": packed(codec.ZSTD, zstd_bomb(size, size), 1_000),
-        "zstd, frame lies, too": packed(codec.ZSTD, zstd_bomb(size, 1_000), 1_000),
-        "zstd, frame says nothing": packed(codec.ZSTD, zstd_bomb(size, None), 1_000),
-        "zstd, many frames": packed(codec.ZSTD, zstd_bomb(128 << 10, 128 << 10, size >> 17), 128 << 10),
-        "zstd, few bytes that claim all": packed(codec.ZSTD, zstd_bomb(128 << 10, size), size),
-        "zstd, cut off": packed(codec.ZSTD, zstd_bomb(size, size)[:-100], size),
-        "zstd, more than a body may have": packed(codec.ZSTD, zstd_bomb(size, 2**32 - 1), 2**32 - 1),
-        "gzip": packed(codec.GZIP, gzip_bomb(size), 1_000),
-        "gzip, few bytes that claim all": packed(codec.GZIP, gzip_bomb(1 << 20), size),
-        "gzip, two streams": packed(codec.GZIP, gzip_bomb(1 << 20) * 2, 1 << 20),
-        "lz4": packed(codec.LZ4, lz4_bomb(size, size), 1_000),
-        "lz4, frame lies, too": packed(codec.LZ4, lz4_bomb(size, 1_000), 1_000),
-        "lz4, frame says nothing": packed(codec.LZ4, lz4_bomb(size, 0), 1_000),
-        "lz4, few bytes that claim all": packed(codec.LZ4, lz4_bomb(1 << 20, size), size),
-        "lz4, two frames": packed(codec.LZ4, lz4_bomb(1 << 20, 1 << 20) * 2, 1 << 20),
-        "snappy": packed(codec.SNAPPY, snappy_bomb(size, size), 1_000),
-        "snappy, block lies, too": packed(codec.SNAPPY, snappy_bomb(size, 1_000), 1_000),
-        "snappy, few bytes that claim all": packed(codec.SNAPPY, snappy_bomb(1 << 20, size), size),
+        "zstd, frame tells the truth": packed(compression.ZSTD, zstd_bomb(size, size), 1_000),
+        "zstd, frame lies, too": packed(compression.ZSTD, zstd_bomb(size, 1_000), 1_000),
+        "zstd, frame says nothing": packed(compression.ZSTD, zstd_bomb(size, None), 1_000),
+        "zstd, many frames": packed(compression.ZSTD, zstd_bomb(128 << 10, 128 << 10, size >> 17), 128 << 10),
+        "zstd, few bytes that claim all": packed(compression.ZSTD, zstd_bomb(128 << 10, size), size),
+        "zstd, cut off": packed(compression.ZSTD, zstd_bomb(size, size)[:-100], size),
+        "zstd, more than a body may have": packed(compression.ZSTD, zstd_bomb(size, 2**32 - 1), 2**32 - 1),
+        "gzip": packed(compression.GZIP, gzip_bomb(size), 1_000),
+        "gzip, few bytes that claim all": packed(compression.GZIP, gzip_bomb(1 << 20), size),
+        "gzip, two streams": packed(compression.GZIP, gzip_bomb(1 << 20) * 2, 1 << 20),
+        "lz4": packed(compression.LZ4, lz4_bomb(size, size), 1_000),
+        "lz4, frame lies, too": packed(compression.LZ4, lz4_bomb(size, 1_000), 1_000),
+        "lz4, frame says nothing": packed(compression.LZ4, lz4_bomb(size, 0), 1_000),
+        "lz4, few bytes that claim all": packed(compression.LZ4, lz4_bomb(1 << 20, size), size),
+        "lz4, two frames": packed(compression.LZ4, lz4_bomb(1 << 20, 1 << 20) * 2, 1 << 20),
+        "snappy": packed(compression.SNAPPY, snappy_bomb(size, size), 1_000),
+        "snappy, block lies, too": packed(compression.SNAPPY, snappy_bomb(size, 1_000), 1_000),
+        "snappy, few bytes that claim all": packed(compression.SNAPPY, snappy_bomb(1 << 20, size), size),
     }
-    for codec_id in (codec.ZSTD, codec.GZIP, codec.LZ4, codec.SNAPPY):
-        found[f"{codec.NAMES[codec_id]}, nothing at all"] = packed(codec_id, b"", 1_000)
-        found[f"{codec.NAMES[codec_id]}, garbage"] = packed(codec_id, bytes(range(256)) * 8, 1_000)
+    for codec_id in (compression.ZSTD, compression.GZIP, compression.LZ4, compression.SNAPPY):
+        found[f"{compression.NAMES[codec_id]}, nothing at all"] = packed(codec_id, b"", 1_000)
+        found[f"{compression.NAMES[codec_id]}, garbage"] = packed(codec_id, bytes(range(256)) * 8, 1_000)
     return found
 
 
@@ -432,7 +432,7 @@ def honest(size: int) -> list[bytes]:
     blocks = zstd_bomb(size, size)[13:]
     first = (len(body) << 3).to_bytes(3, "little")  # a raw block that is not the last
     frame = b"\x28\xb5\x2f\xfd\xe0" + (size + 16).to_bytes(8, "little") + first + body + blocks
-    return [packed(codec.ZSTD, frame, size + 16)]
+    return [packed(compression.ZSTD, frame, size + 16)]
 
 
 def test_what_unpacks_to_more_than_it_says_is_refused_in_little_memory() -> None:

@@ -19,7 +19,7 @@ from commitlog import (
     UnknownTopicError,
     files,
 )
-from commitlog.housekeeping import Housekeeper
+from commitlog.maintenance import Maintenance
 
 
 def test_the_program_in_the_module_docstring_works(tmp_path: Path) -> None:
@@ -293,11 +293,11 @@ def test_a_failing_housekeeper_is_seen_in_health(log_path: Path, monkeypatch: py
     with commitlog.open(log_path, config=LogConfig(retention_check_ms=1)) as log:
         log.create_topic("t")
 
-        def failing(self: Housekeeper, now_ms: int) -> int:
+        def failing(self: Maintenance, now_ms: int) -> int:
             raise RuntimeError("cannot tidy up")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Housekeeper, "apply_retention", failing)
+            patch.setattr(Maintenance, "apply_retention", failing)
             wait_until(lambda: not log.health().ok)
             task = next(task for task in log.health().tasks if task.name == "retention")
             assert "cannot tidy up" in (task.error or "")

@@ -40,7 +40,7 @@ def test_nothing_is_printed_unless_the_application_asks(tmp_path: Path) -> None:
     program = (
         "import logging, commitlog\n"
         "with commitlog.open('log') as log: log.create_topic('t')\n"
-        "logging.getLogger('commitlog.background').error('something failed')"
+        "logging.getLogger('commitlog.tasks').error('something failed')"
     )
     source = str(Path(commitlog.__file__).parents[1])
     done = subprocess.run(

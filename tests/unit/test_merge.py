@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from property.strategies import codecs, columns
 
 from commitlog import RecordBatch, TopicConfig
-from commitlog.batches import codec
+from commitlog.batches import compression
 from commitlog.batches.columns import pack_bytes
 from commitlog.batches.encode import Columns, EncodedBatch, assemble, encode_empty
 from commitlog.batches.merge import TARGET_ROWS, BatchMerger
@@ -23,7 +23,7 @@ class Written:
 
     def __init__(self, codec_name: str = "none") -> None:
         self.batches: list[RecordBatch] = []
-        self.merger = BatchMerger(self._write, codec.IDS[codec_name])
+        self.merger = BatchMerger(self._write, compression.IDS[codec_name])
 
     def _write(self, batch: EncodedBatch, base_offset: int, leader_epoch: int) -> None:
         if self.batches:

@@ -20,8 +20,8 @@ from commitlog import (
     WriteMetrics,
     files,
 )
-from commitlog.lock import ProcessLock
-from commitlog.partitions.tally import SYNC_BOUNDS, Tally
+from commitlog.locks import ProcessLock
+from commitlog.partitions.counters import SYNC_BOUNDS, Counters
 
 CONFIG = {"segment_bytes": 1_000, "flush_ms": -1, "file_delete_delay_ms": 0, "index_interval_bytes": 100}
 
@@ -125,7 +125,7 @@ def test_syncs_are_counted_with_the_time_they_took(small: Partition) -> None:
 
 
 def test_a_bucket_counts_the_syncs_that_took_no_longer() -> None:
-    tally = Tally(0, 0)
+    tally = Counters(0, 0)
     for seconds in (0.0004, 0.0005, 0.3, 100.0):
         tally.synced(seconds)
     syncs = tally.written(0, 0, 0).syncs

@@ -29,10 +29,10 @@ from commitlog import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from commitlog.background import Task
-from commitlog.clients import lane
-from commitlog.clients.meter import Throttle
-from commitlog.clients.quota import Quotas
+from commitlog.clients import accumulator
+from commitlog.clients.quotas import Quotas
+from commitlog.clients.rate_limit import Throttle
+from commitlog.tasks import Task
 
 NEVER = 10**9  # a linger that does not end
 
@@ -718,7 +718,7 @@ def test_what_was_sent_before_ctrl_c_is_delivered_once_or_its_sender_hears_of_it
     topic = log.create_topic("many", 3)
     producer = producers(log, enable_idempotence=idempotent)
     futures = [producer.send("many", b"%d" % number, key=b"%d" % number) for number in range(5)]
-    interrupting_once(monkeypatch, lane, place)
+    interrupting_once(monkeypatch, accumulator, place)
     with pytest.raises(KeyboardInterrupt):
         producer.flush()
     in_doubt = place == "totals" and not idempotent  # it was appended, and the answer was lost
@@ -747,7 +747,7 @@ def test_an_append_that_ctrl_c_ends_is_not_made_twice(
 
 
 @pytest.mark.parametrize("acks", [1, "all"])
-@pytest.mark.parametrize("place", [(lane, "encode"), (Task, "wake")])
+@pytest.mark.parametrize("place", [(accumulator, "encode"), (Task, "wake")])
 def test_a_close_that_ctrl_c_ended_is_finished_by_the_next(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str], acks: Any
 ) -> None:
@@ -768,7 +768,7 @@ def test_what_was_sent_is_delivered_though_ctrl_c_comes_while_the_log_is_closed(
     log = commitlog.open(log_path)
     log.create_topic("one")
     producers(log).send("one", b"sent")
-    interrupting_once(monkeypatch, lane, "encode")
+    interrupting_once(monkeypatch, accumulator, "encode")
     with pytest.raises(KeyboardInterrupt):
         log.close()
     with commitlog.open(log_path, mode="r") as reading:

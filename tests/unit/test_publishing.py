@@ -33,8 +33,8 @@ from commitlog import (
     files,
 )
 from commitlog.batches import staged
-from commitlog.lock import ProcessLock
-from commitlog.partitions.producers import Producers, Published, snapshots
+from commitlog.locks import ProcessLock
+from commitlog.partitions.producer_state import Producers, Published, snapshots
 from commitlog.publishing import publications, staging
 from commitlog.publishing import publisher as publishing
 

@@ -20,9 +20,8 @@ from commitlog import (
     Segment,
     UnknownTopicError,
 )
-from commitlog.lock import LogLock
-from commitlog.segments.swap import list_segments
-from commitlog.segments.trash import Trash
+from commitlog.locks import LogLock
+from commitlog.segment_files import Trash, list_segments
 
 CONFIG = {"segment_bytes": 1_000, "index_interval_bytes": 200, "flush_ms": -1}
 

@@ -8,7 +8,7 @@ from helpers import contents, copy_as_if_killed, fill, flip, names
 
 import commitlog
 from commitlog import CommitLog, CorruptionError, Partition, Segment
-from commitlog.segments.segment import companions
+from commitlog.segment import companions
 
 
 @pytest.fixture

@@ -25,10 +25,9 @@ from commitlog import (
     ReadOnlyError,
     files,
 )
-from commitlog.partitions.epoch_checkpoint import NAME
-from commitlog.partitions.epochs import EpochHistory, EpochStart
-from commitlog.partitions.received import received
-from commitlog.replication.replicas.replica_log import ReplicaLog, ReplicaSlice
+from commitlog.partitions.epochs import NAME, EpochHistory, EpochStart
+from commitlog.partitions.slices import received
+from commitlog.replication.core.replica_log import ReplicaLog, ReplicaSlice
 
 CONFIG = {"flush_ms": -1, "file_delete_delay_ms": 0}
 
@@ -416,7 +415,7 @@ def test_a_follower_does_not_roll_by_time_either(leader: Partition, other_log: C
 def test_a_follower_rolls_where_no_segment_could_hold_more(
     leader: Partition, follower: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commitlog.segments.segment_writer._MOST_BYTES", 400)
+    monkeypatch.setattr("commitlog.segment_writer._MOST_BYTES", 400)
     fill(leader, 10)
     replicate(leader, follower, 1)
     assert len(follower.segments) > 2 and len(leader.segments) == 1

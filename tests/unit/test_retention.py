@@ -7,9 +7,8 @@ import pytest
 from helpers import contents, encoded, fill, flip, names, write_segment
 
 import commitlog
-from commitlog import CommitLog, Partition, TopicConfig
-from commitlog.segments.segment import Segment
-from commitlog.upkeep import retention
+from commitlog import CommitLog, Partition, TopicConfig, retention
+from commitlog.segment import Segment
 
 
 @pytest.fixture

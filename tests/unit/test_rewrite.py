@@ -7,7 +7,7 @@ import pytest
 from helpers import CODECS, encoded, gappy, names, write_segment
 
 from commitlog import Segment, TopicConfig
-from commitlog.upkeep.rewrite import put_in_place, shorter_copy
+from commitlog.segment_files import put_in_place, shorter_copy
 
 
 def opened(path: str) -> Segment:

@@ -7,8 +7,8 @@ import pytest
 from helpers import encoded, flip, gappy, stored, write_segment
 
 from commitlog import CommitLog, CorruptionError, Segment
-from commitlog.replication.clients.fetched import FetchedSegment
-from commitlog.segments.segment import HandleCache, companions, segment_path
+from commitlog.replication.remote.fetched import FetchedSegment
+from commitlog.segment import HandleCache, companions, segment_path
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from helpers import encoded, names
 
 from commitlog import OffsetIndex, TimeIndex, TopicConfig
 from commitlog.batches.encode import EncodedBatch
-from commitlog.segments.segment import HandleCache, Segment, companions
-from commitlog.segments.segment_writer import SegmentWriter
+from commitlog.segment import HandleCache, Segment, companions
+from commitlog.segment_writer import SegmentWriter
 
 CONFIG = TopicConfig(segment_bytes=20_000, index_interval_bytes=1_000, segment_ms=5_000)
 

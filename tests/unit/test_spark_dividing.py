@@ -8,8 +8,8 @@ from helpers import flip
 
 import commitlog
 from commitlog import CommitLog, TopicPartition
+from commitlog.repair import VerifiedPart, VerifyReport
 from commitlog.spark.dividing import LEAST_BYTES, Part, divided, joined, task_count
-from commitlog.upkeep.repair import VerifiedPart, VerifyReport
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

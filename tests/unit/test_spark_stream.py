@@ -13,8 +13,8 @@ import commitlog
 from commitlog import CommitLog, DataLossError, GroupNotEmptyError, Topic, UnknownTopicError, WrongLogError
 from commitlog.spark import stream as stream_module
 from commitlog.spark import worker
-from commitlog.spark.columns import full_schema
 from commitlog.spark.planning import dump, load
+from commitlog.spark.schema import full_schema
 from commitlog.spark.stream import StreamReader
 
 

@@ -17,10 +17,10 @@ from pyspark.sql.types import StructType
 import commitlog
 from commitlog import CommitLog, DataLossError, Partition, PathNotMountedError, TopicConfig
 from commitlog.spark import worker
-from commitlog.spark.columns import _TYPES, Field, fields_of, full_schema
+from commitlog.spark.arrow_rows import MOST_BYTES, MOST_ROWS, grouped, schema_of, sliced
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range
-from commitlog.spark.rows import MOST_BYTES, MOST_ROWS, grouped, schema_of, sliced
+from commitlog.spark.schema import _TYPES, Field, fields_of, full_schema
 
 ALL = fields_of(full_schema(headers=True))
 T = "t"

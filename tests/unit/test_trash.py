@@ -5,7 +5,7 @@ from pathlib import Path
 from helpers import encoded, names, write_segment
 
 from commitlog import Segment
-from commitlog.segments.trash import Trash
+from commitlog.segment_files import Trash
 
 
 def segment(directory: Path, base_offset: int) -> Segment:

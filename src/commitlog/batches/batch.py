@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from commitlog.batches import codec
+from commitlog.batches import compression
 from commitlog.batches.columns import (
     ALL_NULL,
     BITMAP,
@@ -19,7 +19,6 @@ from commitlog.batches.columns import (
     U32,
     U64,
     WIDTHS,
-    Buffer,
     Int64s,
     Ints,
     Strings,
@@ -38,9 +37,9 @@ from commitlog.batches.format import (
     BatchHeader,
     check,
 )
-from commitlog.batches.ones import read_ones
+from commitlog.batches.single import read_ones
 from commitlog.errors import CorruptionError
-from commitlog.record import ConsumerRecord, Header, Record, TopicPartition
+from commitlog.record import Buffer, ConsumerRecord, Header, Record, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -296,7 +295,7 @@ def _raw_body(header: BatchHeader, buffer: memoryview) -> tuple[memoryview, int]
     """Return the body before compression, and how many bytes of padding may follow its last column."""
     body = buffer[_body_start(header) :]
     codec_id = header.flags & CODEC_MASK
-    if codec_id == codec.NONE:
+    if codec_id == compression.NONE:
         if len(body) > MAX_BODY_BYTES + _MOST_PADDING:
             raise ValueError(f"a body of {len(body)} bytes")
         return body, _MOST_PADDING
@@ -305,7 +304,7 @@ def _raw_body(header: BatchHeader, buffer: memoryview) -> tuple[memoryview, int]
         raise ValueError(f"a body of {raw_size} bytes")
     if not 0 <= len(body) - COMPRESSED.size - stored_size <= _MOST_PADDING:
         raise ValueError(f"{stored_size} compressed bytes in a body of {len(body)}")
-    raw = codec.unpack(codec_id, body[COMPRESSED.size : COMPRESSED.size + stored_size], raw_size)
+    raw = compression.unpack(codec_id, body[COMPRESSED.size : COMPRESSED.size + stored_size], raw_size)
     return memoryview(raw), 0
 
 

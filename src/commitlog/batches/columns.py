@@ -10,15 +10,14 @@ from array import array
 from collections.abc import Iterable, Sequence, Sized
 from functools import lru_cache
 from io import BytesIO
-from mmap import mmap
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from commitlog.errors import InvalidRecordError
+from commitlog.record import Buffer
 
-Buffer = bytes | bytearray | memoryview | mmap
 Int64s = NDArray[np.int64]
 
 # The form of an integer column. A constant column takes no bytes: its value stands in the descriptor.

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from crc32c import crc32c
 
-from commitlog.batches import codec
+from commitlog.batches import compression
 from commitlog.batches.columns import (
     ALL_NULL,
     CONSTANT,
     DTYPES,
     NO_NULLS,
     U32,
-    Buffer,
     BytesColumn,
     Int64s,
     IntColumn,
@@ -47,10 +46,10 @@ from commitlog.batches.format import (
     NO_PRODUCER,
     stamp,
 )
-from commitlog.batches.ones import shapes_for
+from commitlog.batches.single import shapes_for
 from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, InvalidRecordError, RecordTooLargeError
-from commitlog.record import Headers
+from commitlog.record import Buffer, Headers
 
 if TYPE_CHECKING:
     from commitlog.batches.batch import RecordBatch
@@ -126,7 +125,9 @@ class Rules:
 
     def __init__(self, config: TopicConfig) -> None:
         self.log_append_time = config.message_timestamp_type == "LogAppendTime"
-        self.flags = codec.IDS[config.compression_type] | (LOG_APPEND_TIME if self.log_append_time else 0)
+        self.flags = compression.IDS[config.compression_type] | (
+            LOG_APPEND_TIME if self.log_append_time else 0
+        )
         self.max_message_bytes = config.max_message_bytes
         self.keyed = config.compacts  # every record needs a key
         compressed = self.flags & CODEC_MASK
@@ -312,7 +313,7 @@ def _lay_out(columns: Columns) -> list[Buffer]:
 
 def _compress(body: list[Buffer], size: int, flags: int) -> tuple[list[Buffer], int, int]:
     """Compress the body, unless that would make it longer."""
-    packed = codec.get(flags & CODEC_MASK).compress(b"".join(body))
+    packed = compression.get(flags & CODEC_MASK).compress(b"".join(body))
     if COMPRESSED.size + len(packed) >= size:
         return body, size, flags & ~CODEC_MASK
     return [COMPRESSED.pack(size, len(packed)), packed], COMPRESSED.size + len(packed), flags

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from crc32c import crc32c
 
-from commitlog.batches import codec
-from commitlog.batches.columns import Buffer, Int64s
+from commitlog.batches import compression
+from commitlog.batches.columns import Int64s
 from commitlog.errors import CorruptionError, UnsupportedFormatError
+from commitlog.record import Buffer
 
 MAGIC = int.from_bytes(b"CLB1", "little")
 
@@ -89,7 +90,7 @@ class BatchHeader(NamedTuple):
     @property
     def compression_type(self) -> str:
         """The name of the body's codec."""
-        return codec.NAMES.get(self.flags & CODEC_MASK, "unknown")
+        return compression.NAMES.get(self.flags & CODEC_MASK, "unknown")
 
 
 _new_header = partial(tuple.__new__, BatchHeader)  # measured: 4 times faster than BatchHeader._make
@@ -161,7 +162,7 @@ def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) ->
 
 def check_flags(flags: int, path: str, position: int) -> None:
     """Refuse a batch that a later version wrote."""
-    if flags & ~KNOWN_FLAGS or flags & CODEC_MASK not in codec.NAMES:
+    if flags & ~KNOWN_FLAGS or flags & CODEC_MASK not in compression.NAMES:
         place = f"{path}, byte {position}"
         raise UnsupportedFormatError(place, f"batch flags {flags:#x}", f"{KNOWN_FLAGS:#x}")
 

@@ -12,16 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commitlog.batches.batch import RecordBatch
-from commitlog.batches.columns import (
-    ALL_NULL,
-    BITMAP,
-    NO_NULLS,
-    Buffer,
-    BytesColumn,
-    Int64s,
-    Strings,
-    narrow,
-)
+from commitlog.batches.columns import ALL_NULL, BITMAP, NO_NULLS, BytesColumn, Int64s, Strings, narrow
 from commitlog.batches.encode import (
     Columns,
     EncodedBatch,
@@ -38,6 +29,7 @@ from commitlog.batches.format import (
     MAX_RECORDS,
     NO_PRODUCER,
 )
+from commitlog.record import Buffer
 
 TARGET_ROWS = 8192
 _TARGET_BYTES = 1 << 20

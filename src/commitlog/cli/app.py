@@ -12,7 +12,6 @@ import click
 
 import commitlog
 from commitlog.cli.bench import bench
-from commitlog.cli.checking import repair, verify
 from commitlog.cli.completion import completion
 from commitlog.cli.consume import consume
 from commitlog.cli.dump import dump
@@ -26,6 +25,7 @@ from commitlog.cli.top import top
 from commitlog.cli.topics import topics
 from commitlog.cli.ui import ui
 from commitlog.cli.upkeep import compact, roll, trim
+from commitlog.cli.verify import repair, verify
 from commitlog.errors import CommitLogError, ConfigError, InvalidTopicError
 
 INTERRUPTED, TERMINATED, PIPE_CLOSED = (

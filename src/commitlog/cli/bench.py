@@ -12,7 +12,7 @@ import commitlog
 from commitlog.cli.load import TOPIC, Figures, Load, consume, payload, produce
 from commitlog.cli.options import example, json_option
 from commitlog.cli.output import print_json, print_table
-from commitlog.cli.progress import progress_bar
+from commitlog.cli.progress_bar import progress_bar
 
 _COMPRESSION = ("none", "zstd", "lz4", "gzip", "snappy")
 

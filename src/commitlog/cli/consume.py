@@ -6,9 +6,8 @@ import os
 
 import click
 
-from commitlog.cli.consuming import Printer, Start, print_alone, print_in_group
 from commitlog.cli.formats import Form, RecordFormat
-from commitlog.cli.opening import reading
+from commitlog.cli.open_log import reading
 from commitlog.cli.options import (
     complete_group,
     directory_argument,
@@ -17,6 +16,7 @@ from commitlog.cli.options import (
     timestamp,
     topic_argument,
 )
+from commitlog.cli.printing import Printer, Start, print_alone, print_in_group
 
 
 def start_from(text: str) -> Start:

@@ -14,10 +14,12 @@ from commitlog.batches.format import LOG_APPEND_TIME, BatchHeader
 from commitlog.cli.json_records import bytes_field, header_objects
 from commitlog.cli.options import example, json_option
 from commitlog.cli.output import write_bytes
-from commitlog.partitions import epoch_checkpoint, state
-from commitlog.segments.index import OffsetIndex, TimeIndex
-from commitlog.segments.segment import LOG_SUFFIX, Segment
-from commitlog.upkeep.repair import Damage, sound_batches
+from commitlog.index import OffsetIndex, TimeIndex
+from commitlog.partitions import epochs
+from commitlog.partitions.page import NAME as PAGE_NAME
+from commitlog.partitions.page import StatePage
+from commitlog.repair import Damage, sound_batches
+from commitlog.segment import LOG_SUFFIX, Segment
 
 Entry = dict[str, Any]
 _FREE_TEXT = ("key", "value")
@@ -59,9 +61,9 @@ def _print(line: str) -> None:
 def entries_of(path: str, records: bool) -> Iterator[Entry]:
     """Iterate over what a file holds."""
     name = os.path.basename(path)
-    if name == state.NAME:
+    if name == PAGE_NAME:
         return _state(path)
-    if name == epoch_checkpoint.NAME:
+    if name == epochs.NAME:
         return _epochs(path)
     if name[:1].isdecimal() and LOG_SUFFIX in name:
         return _batches(path, records)
@@ -150,7 +152,7 @@ def _index(path: str) -> Iterator[Entry]:
 
 
 def _state(path: str) -> Iterator[Entry]:
-    page = state.StatePage.open(os.path.dirname(path) or ".")
+    page = StatePage.open(os.path.dirname(path) or ".")
     if page is None:
         yield {"kind": "damage", "reason": "it is no state page"}
         return
@@ -173,7 +175,7 @@ def _state(path: str) -> Iterator[Entry]:
 
 
 def _epochs(path: str) -> Iterator[Entry]:
-    history = epoch_checkpoint.load(os.path.dirname(path) or ".")
+    history = epochs.load(os.path.dirname(path) or ".")
     if history is None:
         yield {"kind": "damage", "reason": "it is no leader-epoch-checkpoint, or its checksum is not right"}
         return

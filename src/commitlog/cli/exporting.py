@@ -11,12 +11,12 @@ import click
 
 from commitlog import files
 from commitlog.cli.consume import start_from
-from commitlog.cli.consuming import Start
 from commitlog.cli.file_formats import format_of, format_option
-from commitlog.cli.opening import reading
+from commitlog.cli.open_log import reading
 from commitlog.cli.options import directory_argument, example, json_option, topic_argument
 from commitlog.cli.output import counted, print_json, say
-from commitlog.cli.progress import Report, progress_bar
+from commitlog.cli.printing import Start
+from commitlog.cli.progress_bar import Report, progress_bar
 from commitlog.partitions.reader import PartitionReader
 
 if TYPE_CHECKING:

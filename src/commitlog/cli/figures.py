@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from commitlog.compaction import cleanable
 from commitlog.config import TopicConfig
 from commitlog.errors import CommitLogError
+from commitlog.partitions.layout import headers_between
+from commitlog.partitions.page import StatePage
 from commitlog.partitions.reader import PartitionReader
-from commitlog.partitions.state import StatePage
-from commitlog.segments.extents import headers_between
-from commitlog.upkeep.compaction import cleanable
 
 
 @dataclass(frozen=True, slots=True)

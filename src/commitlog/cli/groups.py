@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from commitlog.cli.opening import reading
+from commitlog.cli.open_log import reading
 from commitlog.cli.options import (
     complete_topic,
     directory_argument,
@@ -18,8 +18,8 @@ from commitlog.cli.options import (
     yes_option,
 )
 from commitlog.cli.output import ask, print_json, print_table, say
-from commitlog.clients.groups.admin import GroupDescription
 from commitlog.errors import UnknownGroupError
+from commitlog.groups.admin import GroupDescription
 from commitlog.log import CommitLog
 
 

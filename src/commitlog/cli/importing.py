@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commitlog.cli.file_formats import format_of, format_option
-from commitlog.cli.opening import writing
+from commitlog.cli.open_log import writing
 from commitlog.cli.options import (
     directory_argument,
     example,
@@ -18,9 +18,9 @@ from commitlog.cli.options import (
     topic_argument,
 )
 from commitlog.cli.output import counted, print_json, say
-from commitlog.cli.progress import Report, progress_bar
+from commitlog.cli.progress_bar import Report, progress_bar
 from commitlog.errors import InvalidRecordError, RecordTooLargeError
-from commitlog.topics.topic import Topic, rows_of
+from commitlog.topic import Topic, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from commitlog.cli.progress import Report
+from commitlog.cli.progress_bar import Report
 from commitlog.log import CommitLog
 
 TOPIC = "bench"

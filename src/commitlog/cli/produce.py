@@ -10,9 +10,7 @@ from typing import BinaryIO
 
 import click
 
-from commitlog.cli.feeding import Feed, LineFormat
-from commitlog.cli.lines import blocks
-from commitlog.cli.opening import writing
+from commitlog.cli.open_log import writing
 from commitlog.cli.options import (
     directory_argument,
     example,
@@ -23,7 +21,8 @@ from commitlog.cli.options import (
     topic_argument,
 )
 from commitlog.cli.output import counted, print_json, say
-from commitlog.cli.progress import progress_bar
+from commitlog.cli.progress_bar import progress_bar
+from commitlog.cli.text_input import Feed, LineFormat, blocks
 from commitlog.config import LogConfig
 from commitlog.errors import CommitLogError
 

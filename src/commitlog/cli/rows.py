@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commitlog.batches import arrow  # noqa: F401 - tells what to install where pyarrow is missing
-from commitlog.topics.topic import Topic
+from commitlog.topic import Topic
 
 import pyarrow as pa  # isort: skip
 

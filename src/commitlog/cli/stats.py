@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from commitlog.cli.figures import PartitionFigures, figures
-from commitlog.cli.opening import reading
+from commitlog.cli.open_log import reading
 from commitlog.cli.options import directory_argument, example, json_option, optional_topic_argument
 from commitlog.cli.output import counted, print_json, print_table, say
 from commitlog.log import CommitLog

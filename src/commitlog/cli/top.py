@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commitlog.cli.opening import reading
+from commitlog.cli.open_log import reading
 from commitlog.cli.options import directory_argument, example, json_option
 from commitlog.cli.output import print_json, print_table, say, table_cell
 from commitlog.cli.watching import View, Watcher

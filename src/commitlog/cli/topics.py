@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from commitlog.cli.figures import figures, record_count
-from commitlog.cli.opening import reading, writing
+from commitlog.cli.open_log import reading, writing
 from commitlog.cli.options import (
     directory_argument,
     example,
@@ -20,7 +20,7 @@ from commitlog.cli.options import (
 )
 from commitlog.cli.output import ask, print_json, print_table, say
 from commitlog.config import TopicConfig
-from commitlog.topics.topic import Topic
+from commitlog.topic import Topic
 
 
 @click.group()

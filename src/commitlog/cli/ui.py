@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 import click
 
 import commitlog
-from commitlog.cli.opening import writing
+from commitlog.cli.open_log import writing
 from commitlog.cli.options import directory_argument, example, json_option
 from commitlog.cli.output import flush_output, print_json, say
 from commitlog.errors import LogLockedError

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from commitlog.cli.opening import writing
+from commitlog.cli.open_log import writing
 from commitlog.cli.options import (
     directory_argument,
     example,
@@ -21,7 +21,7 @@ from commitlog.cli.options import (
     yes_option,
 )
 from commitlog.cli.output import ask, print_json, print_table, say
-from commitlog.cli.progress import progress_bar
+from commitlog.cli.progress_bar import progress_bar
 from commitlog.log import CommitLog
 
 

@@ -10,7 +10,7 @@ from time import monotonic
 from commitlog.errors import CommitLogError
 from commitlog.log import CommitLog
 from commitlog.metrics import LogMetrics
-from commitlog.partitions.tally import PartitionMetrics
+from commitlog.partitions.counters import PartitionMetrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
-from commitlog.background import TaskHealth
 from commitlog.batches.batch import RecordBatch
-from commitlog.clients.fetching import NOWHERE, Fetcher, Place
-from commitlog.clients.groups.member import GroupMember, GroupMetadata
-from commitlog.clients.groups.offsets import OffsetAndMetadata
-from commitlog.clients.groups.session import GroupSession, OnCommit, RebalanceListener
-from commitlog.clients.meter import Throttle
-from commitlog.clients.positions import Positions, TopicSource
+from commitlog.clients.fetcher import NOWHERE, Fetcher, Place
+from commitlog.clients.positions import Positions
+from commitlog.clients.rate_limit import Throttle
+from commitlog.clients.session import GroupSession, OnCommit, RebalanceListener
 from commitlog.config import ConsumerConfig
 from commitlog.errors import ConfigError, UnknownPartitionError, UnknownTopicError
+from commitlog.groups.member import GroupMember, GroupMetadata
+from commitlog.groups.offsets import OffsetAndMetadata
 from commitlog.record import ConsumerRecord, TopicPartition
+from commitlog.tasks import TaskHealth
+from commitlog.topic import TopicSource
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from commitlog.clients.fetching import Fetcher, Place
+from commitlog.clients.fetcher import Fetcher, Place
 from commitlog.errors import ClosedError, ConfigError, ForkedError
 from commitlog.partitions.reader import PartitionReader
 from commitlog.record import TopicPartition
-from commitlog.topics.topic import Topic
+from commitlog.topic import TopicSource
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -18,16 +18,6 @@ class OffsetAndTimestamp(NamedTuple):
 
     offset: int
     timestamp: int
-
-
-class TopicSource(Protocol):
-    """What is asked of the log that a consumer belongs to."""
-
-    def topics(self) -> list[str]:
-        """Return the names of the topics."""
-
-    def topic(self, name: str) -> Topic:
-        """Return a topic."""
 
 
 class Positions:

@@ -17,17 +17,17 @@ from commitlog import files
 from commitlog.batches.encode import Rules
 from commitlog.config import TopicConfig
 from commitlog.errors import CommitLogError, DiskFullError, PartitionFailedError
-from commitlog.lock import ProcessLock
-from commitlog.partitions import producers
-from commitlog.partitions.reader import Layout
+from commitlog.locks import ProcessLock
+from commitlog.open_files import HandleCache
+from commitlog.partitions import producer_state
+from commitlog.partitions.counters import Counters
+from commitlog.partitions.layout import Layout
+from commitlog.partitions.page import StatePage
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
-from commitlog.partitions.state import StatePage
-from commitlog.partitions.tally import Tally
 from commitlog.partitions.waiting import WaitablePartition
-from commitlog.segments.handles import HandleCache
-from commitlog.segments.segment import ADOPTED_SUFFIX, Segment, companions, segment_path
-from commitlog.segments.segment_writer import SegmentWriter, sync_sealed
-from commitlog.segments.trash import Trash
+from commitlog.segment import ADOPTED_SUFFIX, Segment, companions, segment_path
+from commitlog.segment_files import Trash
+from commitlog.segment_writer import SegmentWriter, sync_sealed
 
 _logger = logging.getLogger("commitlog.partition")
 
@@ -67,12 +67,12 @@ class ActivePartition(WaitablePartition):
         self._name_changes, self._names_synced = 1, 0  # the directory needs a sync while they differ
         self._outgoing: list[Segment] = []  # not in the layout any more, and still to be retired
         self._trash = Trash()
-        self._producers = producers.Producers()
+        self._producers = producer_state.Producers()
         self._tells_of_producers = False  # whether the page surely does
         if found.has_producers:
             self._restore_producers()
         self._writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
-        self._tally = Tally(self._next_offset, self._writer.segment.size_bytes)
+        self._tally = Counters(self._next_offset, self._writer.segment.size_bytes)
         self.configure(config)
 
     def _make_locks(self) -> None:
@@ -255,7 +255,9 @@ class ActivePartition(WaitablePartition):
     # --- producers
 
     def _restore_producers(self) -> None:
-        self._producers = producers.restored(self.path, self._segments.segments, self._next_offset, now_ms())
+        self._producers = producer_state.restored(
+            self.path, self._segments.segments, self._next_offset, now_ms()
+        )
         if len(self._producers):
             self._page.publish_producers()
 
@@ -281,21 +283,21 @@ class ActivePartition(WaitablePartition):
             unsynced = self._take_unsynced()  # a snapshot of more than the log holds is not believed
         self._sync_files(*unsynced)
         with contextlib.suppress(OSError, IndexError):  # a full disk must not keep anybody from trimming
-            producers.sync_snapshots(self.path)
-            producers.remove_snapshots(producers.snapshots(self.path)[:-1])
+            producer_state.sync_snapshots(self.path)
+            producer_state.remove_snapshots(producer_state.snapshots(self.path)[:-1])
 
     def _save_producers(self) -> None:
         """Write a snapshot, so that the batches before it need not be read again; one older is kept."""
         if len(self._producers) == 0:
             return
         self._producers.next_offset = self._next_offset
-        self._producers.forget_before(now_ms() - producers.SILENT_MS)
+        self._producers.forget_before(now_ms() - producer_state.SILENT_MS)
         with contextlib.suppress(OSError):  # it only saves time
             self._producers.save(self.path)
             published = self._producers.published
             if published is None or published.base_offset >= self._start_offset:
                 # otherwise one of them is synced, and alone tells
-                producers.remove_snapshots(producers.snapshots(self.path)[:-2])
+                producer_state.remove_snapshots(producer_state.snapshots(self.path)[:-2])
 
     # --- rolling
 

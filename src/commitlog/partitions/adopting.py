@@ -16,10 +16,10 @@ from commitlog.batches.staged import StagedBatch, stamp_batches
 from commitlog.config import MAX_INT64, TopicConfig
 from commitlog.errors import DiskFullError
 from commitlog.partitions.active import now_ms
-from commitlog.partitions.producers import Published
+from commitlog.partitions.producer_state import Published
 from commitlog.partitions.writer import PartitionWriter
-from commitlog.segments.segment import ADOPTED_SUFFIX, Segment, companions, segment_path
-from commitlog.segments.segment_writer import SegmentWriter, longest_ms
+from commitlog.segment import ADOPTED_SUFFIX, Segment, companions, segment_path
+from commitlog.segment_writer import SegmentWriter, longest_ms
 
 # A file that is less than this part of a full segment is copied. Segments cost a reader three files and some
 # 100 us each, so that there may not be many more of them than records need.

@@ -11,22 +11,21 @@ from dataclasses import replace
 from functools import partial
 
 from commitlog import files
-from commitlog.background import Signal
+from commitlog.compaction import ChangedError, Cleanable, CompactionReport, Pace, Pass, cleanable
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ClosedError, CommitLogError, ConfigError, CorruptionError, DiskFullError
-from commitlog.lock import ProcessLock
+from commitlog.locks import ProcessLock
+from commitlog.open_files import HandleCache
 from commitlog.partitions.active import now_ms, unsynced
 from commitlog.partitions.adopting import AdoptingPartition
+from commitlog.partitions.counters import CompactionMetrics
+from commitlog.partitions.page import StatePage
 from commitlog.partitions.recovery import Recovered, Recovery
-from commitlog.partitions.state import StatePage
-from commitlog.partitions.tally import CompactionMetrics
-from commitlog.segments.handles import HandleCache
-from commitlog.segments.segment import Segment
-from commitlog.segments.segment_writer import SegmentWriter
-from commitlog.segments.swap import CleanedFile, swap_in
-from commitlog.steps import Progress
-from commitlog.upkeep.compaction import ChangedError, Cleanable, CompactionReport, Pass, cleanable
-from commitlog.upkeep.pace import Pace
+from commitlog.progress import Progress
+from commitlog.segment import Segment
+from commitlog.segment_files import CleanedFile, swap_in
+from commitlog.segment_writer import SegmentWriter
+from commitlog.tasks import Signal
 
 _logger = logging.getLogger("commitlog.compaction")
 

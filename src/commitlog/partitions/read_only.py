@@ -11,14 +11,15 @@ from typing import Any, NoReturn, Self
 
 from commitlog.config import TopicConfig
 from commitlog.errors import CorruptionError, ReadOnlyError, UnknownTopicError
-from commitlog.partitions import epoch_checkpoint
-from commitlog.partitions.reader import CHANGE_SECONDS, Layout, PartitionReader, look_again_after
+from commitlog.open_files import HandleCache
+from commitlog.partitions import epochs
+from commitlog.partitions.layout import Layout
+from commitlog.partitions.page import StatePage
+from commitlog.partitions.reader import CHANGE_SECONDS, PartitionReader, look_again_after
 from commitlog.partitions.recovery import Recovery
-from commitlog.partitions.state import StatePage
-from commitlog.segments.handles import HandleCache
-from commitlog.segments.segment import Segment, segment_path
-from commitlog.segments.swap import list_segments
-from commitlog.steps import Steps
+from commitlog.progress import Steps
+from commitlog.segment import Segment, segment_path
+from commitlog.segment_files import list_segments
 
 _TO_BE_LISTED = -1  # no generation of a page
 
@@ -100,7 +101,7 @@ class ReadOnlyPartition(PartitionReader):
         self._replace_layout(Layout.of(found.segments, 0 if told is None else told[0]))
         start, end, mark = found.start_offset, found.next_offset, page.kept_high_watermark if page else None
         if mark is None:
-            mark = start if epoch_checkpoint.is_there(self.path) else end
+            mark = start if epochs.is_there(self.path) else end
         self._settled = (start, end, found.durable_offset, max(start, min(mark, end)), found.clean_offset)
         self._settled_at = told
 

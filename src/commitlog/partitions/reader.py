@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from commitlog.background import Signal
 from commitlog.batches.batch import RecordBatch
 from commitlog.errors import (
     ClosedError,
@@ -18,13 +17,15 @@ from commitlog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
+from commitlog.partitions import layout
+from commitlog.partitions.counters import PartitionMetrics
 from commitlog.partitions.latest import Latest, LatestBuilder
-from commitlog.partitions.tally import PartitionMetrics
+from commitlog.partitions.layout import Layout
+from commitlog.progress import Progress
 from commitlog.record import ConsumerRecord, Record, TopicPartition
-from commitlog.segments import extents
-from commitlog.segments.segment import Segment
-from commitlog.steps import Progress
-from commitlog.upkeep.repair import VerifiedPart, VerifyReport, verify_segments
+from commitlog.repair import VerifiedPart, VerifyReport, verify_segments
+from commitlog.segment import Segment
+from commitlog.tasks import Signal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,23 +38,6 @@ Answer = TypeVar("Answer")
 ReadSegment = Callable[
     [Segment, int, int], Iterator[tuple[Piece, int]]
 ]  # pieces of [start, end), and their ends
-
-
-class Layout(NamedTuple):
-    """The segments of a partition at one moment; `generation` tells whether they changed since."""
-
-    segments: tuple[Segment, ...]
-    bases: tuple[int, ...]
-    generation: int
-
-    @classmethod
-    def of(cls, segments: Sequence[Segment], generation: int) -> Self:
-        """Make a layout of segments in order."""
-        return cls(tuple(segments), tuple(segment.base_offset for segment in segments), generation)
-
-    def find(self, offset: int) -> int:
-        """Return the number of the segment that holds `offset`."""
-        return max(bisect_right(self.bases, offset) - 1, 0)
 
 
 class PartitionReader:
@@ -234,16 +218,16 @@ class PartitionReader:
 
     def batch_start(self, offset: int) -> int:
         """Return the first offset of the stored batch that holds `offset`: a good place to cut a range."""
-        return self._ask(lambda segments: extents.batch_start(segments, offset))
+        return self._ask(lambda segments: layout.batch_start(segments, offset))
 
     def bytes_between(self, start: int, end: int) -> int:
         """Return the size on disk of [start, end), as far as that is whole stored batches; none is read."""
-        return self._ask(lambda segments: extents.bytes_between(segments, start, end))
+        return self._ask(lambda segments: layout.bytes_between(segments, start, end))
 
     def offset_after_bytes(self, start: int, max_bytes: int) -> int:
         """Return the end of the stored batches from `start` on that fit in `max_bytes`: of one at least."""
         end = self.high_watermark
-        return self._ask(lambda segments: extents.offset_after_bytes(segments, start, end, max_bytes))
+        return self._ask(lambda segments: layout.offset_after_bytes(segments, start, end, max_bytes))
 
     def _ask(self, question: Callable[[Sequence[Segment]], Answer]) -> Answer:
         """Ask something about the segments, again where they were replaced meanwhile."""

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from commitlog import files
-from commitlog.batches.checking import check_batches
-from commitlog.batches.reserved import only_zeros
+from commitlog.batches.scan import check_batches, only_zeros
 from commitlog.config import RecoveryMode, TopicConfig
 from commitlog.errors import CorruptionError, TornTailError
-from commitlog.partitions.state import Checkpoint
-from commitlog.segments.handles import HandleCache
-from commitlog.segments.index import OffsetIndex, TimeIndex, sealed_end
-from commitlog.segments.segment import (
+from commitlog.index import OffsetIndex, TimeIndex, sealed_end
+from commitlog.open_files import HandleCache
+from commitlog.partitions.page import Checkpoint
+from commitlog.progress import Steps
+from commitlog.repair import Salvage, fill_hole, salvage_segment
+from commitlog.segment import (
     ADOPTED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -30,10 +31,8 @@ from commitlog.segments.segment import (
     companions,
     segment_path,
 )
-from commitlog.segments.segment_writer import open_builder
-from commitlog.segments.swap import CLEANED_SUFFIX, finish_swaps, list_segments
-from commitlog.steps import Steps
-from commitlog.upkeep.repair import Salvage, fill_hole, salvage_segment
+from commitlog.segment_files import CLEANED_SUFFIX, finish_swaps, list_segments
+from commitlog.segment_writer import open_builder
 
 
 @dataclass(frozen=True, slots=True)

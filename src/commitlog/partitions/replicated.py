@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 
 from commitlog import files
-from commitlog.batches.columns import Buffer
 from commitlog.config import MAX_INT32, MAX_INT64, LogConfig, TopicConfig
 from commitlog.errors import (
     ConfigError,
@@ -18,17 +17,17 @@ from commitlog.errors import (
     OffsetOutOfRangeError,
     PartitionFailedError,
 )
-from commitlog.partitions import epoch_checkpoint
+from commitlog.open_files import HandleCache
+from commitlog.partitions import epochs
 from commitlog.partitions.active import now_ms
 from commitlog.partitions.epochs import EpochHistory, EpochStart
-from commitlog.partitions.received import Received, received
+from commitlog.partitions.page import StatePage
 from commitlog.partitions.recovery import Recovered
-from commitlog.partitions.replica_slice import NOTHING, FileSlice, ReplicaSlice, whole_batches
 from commitlog.partitions.shortening import ShorteningPartition
-from commitlog.partitions.state import StatePage
-from commitlog.segments.handles import HandleCache
-from commitlog.segments.segment import Segment
-from commitlog.segments.segment_writer import SegmentWriter
+from commitlog.partitions.slices import NOTHING, FileSlice, Received, ReplicaSlice, received, whole_batches
+from commitlog.record import Buffer
+from commitlog.segment import Segment
+from commitlog.segment_writer import SegmentWriter
 
 _KEPT_PLACES = 64
 
@@ -58,11 +57,11 @@ class ReplicatedPartition(ShorteningPartition):
 
     def _open_replica(self, kept_mark: int | None) -> None:
         """Take up what a replicated partition was; `kept_mark` is the high watermark that was kept."""
-        if kept_mark is None and not epoch_checkpoint.is_there(self.path):
+        if kept_mark is None and not epochs.is_there(self.path):
             return
         start, end = self._start_offset, self._next_offset
-        self._epochs = epoch_checkpoint.recovered(self.path, self._segments.segments, start, end)
-        if epoch_checkpoint.load(self.path) != self._epochs:
+        self._epochs = epochs.recovered(self.path, self._segments.segments, start, end)
+        if epochs.load(self.path) != self._epochs:
             with contextlib.suppress(DiskFullError):  # it is derived, and a full disk must not keep it closed
                 self._store_epochs(self._epochs)
         self._publish_mark(max(start, min(start if kept_mark is None else kept_mark, end)))
@@ -109,14 +108,14 @@ class ReplicatedPartition(ShorteningPartition):
         """Begin to keep epochs and a high watermark, which starts low: nobody else may have the records."""
         if self._mark is None:
             segments, start = self._segments.segments, self._start_offset
-            history = epoch_checkpoint.recovered(self.path, segments, start, self._next_offset)
+            history = epochs.recovered(self.path, segments, start, self._next_offset)
             self._store_epochs(history)
             self._epochs = history
             self._publish_mark(start)
 
     def _store_epochs(self, history: EpochHistory) -> None:
         try:
-            epoch_checkpoint.store(self.path, history)
+            epochs.store(self.path, history)
         except OSError as error:
             if files.is_full(error):
                 raise DiskFullError(self.path, error.strerror) from error
@@ -363,4 +362,4 @@ class ReplicatedPartition(ShorteningPartition):
         super()._take_up_files()
         if self._mark is not None:
             segments, start, end = self._segments.segments, self._start_offset, self._next_offset
-            self._epochs = epoch_checkpoint.recovered(self.path, segments, start, end)
+            self._epochs = epochs.recovered(self.path, segments, start, end)

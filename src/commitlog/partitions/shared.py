@@ -13,23 +13,23 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from commitlog import files
-from commitlog.background import Signal
+from commitlog.compaction import Cleanable, CompactionReport
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ConfigError, CorruptionError, UnknownTopicError
-from commitlog.lock import HeldElsewhereError, ProcessLock
-from commitlog.partitions import epoch_checkpoint
+from commitlog.locks import HeldElsewhereError, ProcessLock
+from commitlog.open_files import HandleCache
+from commitlog.partition import Partition
+from commitlog.partitions import epochs
 from commitlog.partitions.active import now_ms, unsynced
-from commitlog.partitions.partition import Partition
+from commitlog.partitions.layout import Layout
+from commitlog.partitions.page import StatePage
 from commitlog.partitions.read_only import ReadOnlyPartition
-from commitlog.partitions.reader import Layout
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
-from commitlog.partitions.state import StatePage
-from commitlog.segments.handles import HandleCache
-from commitlog.segments.segment import Segment, companions, segment_path
-from commitlog.segments.segment_writer import SegmentWriter
-from commitlog.segments.swap import CleanedFile, list_segments, swap_in
-from commitlog.steps import Progress, Steps
-from commitlog.upkeep.compaction import Cleanable, CompactionReport
+from commitlog.progress import Progress, Steps
+from commitlog.segment import Segment, companions, segment_path
+from commitlog.segment_files import CleanedFile, list_segments, swap_in
+from commitlog.segment_writer import SegmentWriter
+from commitlog.tasks import Signal
 
 _MEMBERS, _APPEND, _SYNC, _COMPACTION = "members.lock", "append.lock", "sync.lock", "compaction.lock"
 
@@ -68,7 +68,7 @@ class SharedPartition(Partition):
         steps: Steps | None = None,
     ) -> Self:
         """Open a partition that others may have open; the first one recovers it."""
-        if epoch_checkpoint.is_there(path):
+        if epochs.is_there(path):
             raise _not_shared()
         members = files.Descriptor(os.open(os.path.join(path, _MEMBERS), os.O_RDWR | os.O_CREAT, 0o644))
         unlock = files.unlocking(members.fd)

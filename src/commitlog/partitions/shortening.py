@@ -8,10 +8,10 @@ from commitlog import files
 from commitlog.config import MAX_INT64
 from commitlog.errors import DiskFullError, OffsetOutOfRangeError
 from commitlog.partitions.compacting import CompactingPartition
-from commitlog.partitions.producers import Producers, remove_snapshots, snapshots
-from commitlog.partitions.producers import offset_of as snapshot_offset
-from commitlog.segments.segment_writer import SegmentWriter
-from commitlog.upkeep.rewrite import put_in_place, shorter_copy
+from commitlog.partitions.producer_state import Producers, remove_snapshots, snapshots
+from commitlog.partitions.producer_state import offset_of as snapshot_offset
+from commitlog.segment_files import put_in_place, shorter_copy
+from commitlog.segment_writer import SegmentWriter
 
 
 class ShorteningPartition(CompactingPartition):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commitlog.background import Condition, Signal
 from commitlog.partitions.reader import PartitionReader
+from commitlog.tasks import Condition, Signal
 
 
 class WaitablePartition(PartitionReader):

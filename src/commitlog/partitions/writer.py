@@ -9,16 +9,15 @@ from typing import NoReturn
 from crc32c import crc32c
 
 from commitlog import files
-from commitlog.batches.columns import Buffer
 from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, encode, totals
 from commitlog.batches.format import NO_PRODUCER, STAMP, fold
-from commitlog.batches.ones import encode_one
+from commitlog.batches.single import encode_one
 from commitlog.config import MAX_INT64
 from commitlog.errors import BatchTooLargeError, DiskFullError, OffsetOutOfRangeError
 from commitlog.partitions.active import ActivePartition, now_ms
-from commitlog.partitions.state import StatePage
-from commitlog.record import ArrowData, Headers
-from commitlog.segments.segment_writer import SegmentWriter
+from commitlog.partitions.page import StatePage
+from commitlog.record import ArrowData, Buffer, Headers
+from commitlog.segment_writer import SegmentWriter
 
 _END_POSITION, _NEXT = StatePage.END_POSITION, StatePage.NEXT
 _pack_stamp = STAMP.pack

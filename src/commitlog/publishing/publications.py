@@ -15,7 +15,7 @@ from typing import Any
 from commitlog.batches.staged import StagedFile
 from commitlog.errors import CorruptionError
 from commitlog.ids import is_id
-from commitlog.partitions.partition import Partition
+from commitlog.partition import Partition
 from commitlog.partitions.reader import PartitionReader
 from commitlog.topics.catalog import check_topic_name
 

@@ -32,11 +32,11 @@ from commitlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from commitlog.lock import HeldElsewhereError, ProcessLock
-from commitlog.partitions.partition import Partition
+from commitlog.locks import HeldElsewhereError, ProcessLock
+from commitlog.partition import Partition
 from commitlog.publishing.publications import TOPIC, TOPIC_CONFIG, Publication, Publications
+from commitlog.topic import Topic
 from commitlog.topics.catalog import INTERNAL
-from commitlog.topics.topic import Topic
 from commitlog.topics.topic_set import TopicSet
 
 LOCK_NAME = ".publish-lock"

@@ -15,7 +15,7 @@ from commitlog.batches.staged import StagedFile, chained
 from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, ClosedError, InvalidRecordError
 from commitlog.partitions.active import now_ms
-from commitlog.partitions.producers import SEQUENCES
+from commitlog.partitions.producer_state import SEQUENCES
 from commitlog.record import ArrowData
 from commitlog.topics.catalog import typed
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from commitlog.batches.columns import Buffer
-from commitlog.record import TopicPartition
-from commitlog.replication.controllers.control import (
+from commitlog.record import Buffer, TopicPartition
+from commitlog.replication.control_messages import (
     AddPartitions,
     AlterTopic,
     ClusterNow,

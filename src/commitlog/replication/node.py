@@ -17,17 +17,16 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.log import CommitLog
-from commitlog.partitions.partition import Partition
+from commitlog.partition import Partition
 from commitlog.record import TopicPartition
-from commitlog.replication.clients.answering import ClientService
 from commitlog.replication.cluster import ClusterState
-from commitlog.replication.config import ReplicationConfig
-from commitlog.replication.controller import Controller
-from commitlog.replication.hosting import STATE_NAME, Hosting
+from commitlog.replication.core.acks import Acknowledged
+from commitlog.replication.core.node_core import NodeCore
+from commitlog.replication.local_topics import STATE_NAME, LocalTopics
 from commitlog.replication.node_topic import NodePartition, NodeTopic
-from commitlog.replication.replicas.acks import Acknowledged
-from commitlog.replication.replicas.core import NodeCore
-from commitlog.replication.transport import Transport
+from commitlog.replication.ports import Controller, Transport
+from commitlog.replication.remote.client_service import ClientService
+from commitlog.replication.settings import ReplicationConfig
 from commitlog.topics.topic_set import check_descriptors
 
 _logger = logging.getLogger("commitlog.replication")
@@ -76,7 +75,7 @@ class Node:
         self._transport = transport
         self._controller = controller
         self._stopped = False
-        self._hosting = Hosting(log, node_id, self._attend)
+        self._hosting = LocalTopics(log, node_id, self._attend)
         self._core = NodeCore(node_id, transport, controller, self.config, self._hosting)
         self._clients = ClientService(_Host(self._core, controller, self._hosting))
 
@@ -266,7 +265,7 @@ class Node:
 class _Host:
     """What answering clients asks of a node."""
 
-    def __init__(self, core: NodeCore, controller: Controller, hosting: Hosting) -> None:
+    def __init__(self, core: NodeCore, controller: Controller, hosting: LocalTopics) -> None:
         self._core, self._controller, self._hosting = core, controller, hosting
 
     def state(self) -> ClusterState:

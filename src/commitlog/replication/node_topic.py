@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from commitlog.batches.columns import Buffer
-from commitlog.partitions.partition import Partition
-from commitlog.record import ArrowData, Headers, TopicPartition
-from commitlog.replication.replicas.core import NodeCore
-from commitlog.topics.topic import Topic
+from commitlog.partition import Partition
+from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
+from commitlog.replication.core.node_core import NodeCore
+from commitlog.topic import Topic
 
 Acks = Literal[1, "all"]
 

@@ -12,7 +12,7 @@ import shutil
 import time
 
 from commitlog import files
-from commitlog.partitions.partition import Partition
+from commitlog.partition import Partition
 
 DIRECTORY = "set-aside"
 _NEW = ".new"

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from commitlog.record import TopicPartition
-from commitlog.upkeep.repair import VerifiedPart, VerifyReport
+from commitlog.repair import VerifiedPart, VerifyReport
 
 # A task of Spark takes some 50 ms for itself; so many bytes are checked in about that time.
 LEAST_BYTES = 64 << 20

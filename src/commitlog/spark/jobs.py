@@ -6,17 +6,17 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from commitlog.compaction import CompactionReport
 from commitlog.errors import ConfigError
-from commitlog.lock import LogLock
+from commitlog.locks import LogLock
 from commitlog.log import CommitLog
 from commitlog.record import TopicPartition
+from commitlog.repair import VerifiedPart, VerifyReport
 from commitlog.spark.dividing import Part, divided, joined, task_count
 from commitlog.spark.options import log_path
 from commitlog.spark.planning import find
-from commitlog.spark.progress import bar
+from commitlog.spark.progress_bar import bar
 from commitlog.spark.worker import log_here, open_files, settle_down
-from commitlog.upkeep.compaction import CompactionReport
-from commitlog.upkeep.repair import VerifiedPart, VerifyReport
 
 if TYPE_CHECKING:
     import pyarrow as pa

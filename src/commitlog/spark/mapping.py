@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commitlog.errors import ConfigError
-from commitlog.spark.columns import fields_of, full_schema
-from commitlog.spark.opening import open_readable
 from commitlog.spark.options import ReadOptions
+from commitlog.spark.readable import open_readable
+from commitlog.spark.schema import fields_of, full_schema
 from commitlog.spark.source import plan
 from commitlog.spark.worker import read_ranges
 

@@ -15,8 +15,8 @@ from typing import Any, Self
 from commitlog.errors import ConfigError
 from commitlog.record import TopicPartition
 from commitlog.spark import parsing
-from commitlog.spark.opening import is_remote
 from commitlog.spark.parsing import LATEST
+from commitlog.spark.readable import is_remote
 
 _log = logging.getLogger("commitlog.spark")
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from commitlog.errors import ConfigError, DataLossError, UnknownPartitionError, UnknownTopicError
 from commitlog.partitions.reader import PartitionReader
 from commitlog.record import TopicPartition
-from commitlog.spark.opening import ReadableLog
 from commitlog.spark.options import Bound, ReadOptions
 from commitlog.spark.parsing import EARLIEST, LATEST, LOG_ID, TOPIC_ID
+from commitlog.spark.readable import ReadableLog
 
 _log = logging.getLogger("commitlog.spark")
 

@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 
 from commitlog.batches.staged import StagedFile
 from commitlog.errors import ConfigError
-from commitlog.lock import LogLock
+from commitlog.locks import LogLock
 from commitlog.log import CommitLog
-from commitlog.spark.columns import check_sink
+from commitlog.spark.schema import check_sink
 from commitlog.spark.worker import open_files
 from commitlog.spark.write_options import WriteOptions
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from commitlog.spark.columns import fields_of, full_schema
-from commitlog.spark.opening import ReadableLog
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range, batch_ranges, cut
+from commitlog.spark.readable import ReadableLog
+from commitlog.spark.schema import fields_of, full_schema
 from commitlog.spark.worker import open_log, read_ranges
 
 if TYPE_CHECKING:

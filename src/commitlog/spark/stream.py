@@ -12,8 +12,6 @@ from pyspark.sql.types import StructType
 from commitlog.errors import UnknownPartitionError, UnknownTopicError
 from commitlog.record import TopicPartition
 from commitlog.spark.admission import Admission
-from commitlog.spark.columns import fields_of
-from commitlog.spark.opening import is_remote
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.parsing import LATEST
 from commitlog.spark.planning import (
@@ -32,6 +30,8 @@ from commitlog.spark.planning import (
     stream_ranges,
     subscribed,
 )
+from commitlog.spark.readable import is_remote
+from commitlog.spark.schema import fields_of
 from commitlog.spark.source import Slice, slices
 from commitlog.spark.worker import open_files, open_log, read_ranges
 

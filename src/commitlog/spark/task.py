@@ -16,7 +16,7 @@ from commitlog.errors import ConfigError, InvalidRecordError, UnknownTopicError
 from commitlog.log import CommitLog
 from commitlog.publishing.staging import StagingWriter
 from commitlog.spark.worker import log_here, settle_down
-from commitlog.topics.topic import Topic
+from commitlog.topic import Topic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,14 +22,14 @@ from commitlog.errors import (
 from commitlog.log import CommitLog
 from commitlog.partitions.reader import PartitionReader
 from commitlog.record import TopicPartition
-from commitlog.spark.opening import ReadableLog, is_remote, open_readable
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range, lost
+from commitlog.spark.readable import ReadableLog, is_remote, open_readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from commitlog.spark.columns import Field
+    from commitlog.spark.schema import Field
 
 _MOST_LOGS = 8
 
@@ -127,7 +127,7 @@ def read_ranges(
     options: ReadOptions, fields: tuple[Field, ...], ranges: Iterable[Range]
 ) -> Iterator[pa.RecordBatch]:
     """Read the ranges of a task as Arrow batches for Spark."""
-    from commitlog.spark.rows import spark_batches
+    from commitlog.spark.arrow_rows import spark_batches
 
     settle_down()
     for one in ranges:

@@ -31,9 +31,9 @@ from commitlog.errors import (
     UnsupportedFormatError,
 )
 from commitlog.ids import is_id, new_id
-from commitlog.lock import MUTEX_NAME, LogLock, ProcessLock
-from commitlog.lock import NAME as LOCK_NAME
-from commitlog.segments.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
+from commitlog.locks import MUTEX_NAME, LogLock, ProcessLock
+from commitlog.locks import NAME as LOCK_NAME
+from commitlog.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
 
 FORMAT = 1
 # topics of our own; several processes write them, however the log is open

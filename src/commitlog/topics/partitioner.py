@@ -10,8 +10,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from commitlog.batches.columns import Buffer
 from commitlog.errors import ConfigError
+from commitlog.record import Buffer
 
 Key = Buffer | None
 

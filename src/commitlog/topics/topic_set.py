@@ -22,14 +22,15 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.ids import new_id
-from commitlog.lock import MUTEX_NAME, ProcessLock, writer_is_ready
-from commitlog.partitions.partition import Partition
+from commitlog.locks import MUTEX_NAME, ProcessLock, writer_is_ready
+from commitlog.open_files import HandleCache
+from commitlog.partition import Partition
 from commitlog.partitions.read_only import ReadOnlyPartition
 from commitlog.partitions.reader import PartitionReader
 from commitlog.partitions.recovery import RecoveryReport
 from commitlog.partitions.shared import SharedPartition
-from commitlog.segments.handles import HandleCache
-from commitlog.steps import Steps
+from commitlog.progress import Steps
+from commitlog.topic import Topic
 from commitlog.topics.catalog import (
     INTERNAL,
     MOST_PARTITIONS,
@@ -39,7 +40,6 @@ from commitlog.topics.catalog import (
     check_topic_name,
     typed,
 )
-from commitlog.topics.topic import Topic
 
 Mode = Literal["r", "w", "shared"]
 _logger = logging.getLogger("commitlog.log")

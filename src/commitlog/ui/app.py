@@ -13,7 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from commitlog.errors import CommitLogError
 from commitlog.ui import changes_api, groups_api, records_api, tail_api, topics_api
-from commitlog.ui.asking import BadRequestError, Ui, answer_error, answer_refusal
+from commitlog.ui.requests import BadRequestError, Ui, answer_error, answer_refusal
 
 STATIC = Path(__file__).parent / "static"
 _PARTITION = "/api/topics/{topic}/partitions/{partition:int}"

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from commitlog.record import Header
-from commitlog.ui.asking import BadRequestError, JsonAnswer, Ui, body_of, checked, partition_of, ui_of
+from commitlog.ui.requests import BadRequestError, JsonAnswer, Ui, body_of, checked, partition_of, ui_of
 
 Change = Callable[[Ui, Request, dict[str, Any]], dict[str, Any]]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from commitlog.clients.groups.admin import GroupDescription
-from commitlog.ui.asking import BadRequestError, JsonAnswer, limit, number, ui_of
+from commitlog.groups.admin import GroupDescription
+from commitlog.ui.requests import BadRequestError, JsonAnswer, limit, number, ui_of
 
 
 def groups(request: Request) -> JsonAnswer:

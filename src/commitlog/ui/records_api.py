@@ -6,9 +6,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from commitlog.ui import contents
-from commitlog.ui.asking import BadRequestError, JsonAnswer, key_of, limit, number, partition_of
-from commitlog.ui.scanning import Found, Wanted, newest_first, oldest_first
+from commitlog.ui import rendering
+from commitlog.ui.requests import BadRequestError, JsonAnswer, key_of, limit, number, partition_of
+from commitlog.ui.search import Found, Wanted, newest_first, oldest_first
 
 
 def records(request: Request) -> JsonAnswer:
@@ -47,7 +47,7 @@ def _page(partition: Any, found: Found, order: str) -> dict[str, Any]:
     low, high = partition.start_offset, partition.high_watermark
     more = found.start > low if order == "newest" else found.end < high
     return {
-        "records": [contents.record(one, contents.PREVIEW) for one in found.records],
+        "records": [rendering.record(one, rendering.PREVIEW) for one in found.records],
         "looked_at": [found.start, found.end],
         "next": (found.start if order == "newest" else found.end) if more else None,
         "start_offset": low,
@@ -61,4 +61,4 @@ def record(request: Request) -> JsonAnswer:
     found = partition_of(request).get(offset)
     if found is None:
         return JsonAnswer({"error": f"there is no record at offset {offset}; compaction removed it"}, 404)
-    return JsonAnswer(contents.record(found, contents.WHOLE))
+    return JsonAnswer(rendering.record(found, rendering.WHOLE))

@@ -8,14 +8,14 @@ from contextlib import suppress
 
 import uvicorn
 
-from commitlog.background import Task
 from commitlog.errors import ClosedError
 from commitlog.log import CommitLog
+from commitlog.tasks import Task
 from commitlog.ui.app import make_app
-from commitlog.ui.asking import Ui
 from commitlog.ui.bounded_http import BoundedHttp
 from commitlog.ui.guard import Guard
 from commitlog.ui.rates import Rates
+from commitlog.ui.requests import Ui
 
 _HOST = "127.0.0.1"
 _RELEASE_SECONDS = 10.0

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from commitlog.errors import CommitLogError
-from commitlog.ui import contents
-from commitlog.ui.asking import number, ui_of
+from commitlog.ui import rendering
+from commitlog.ui.requests import number, ui_of
 
 _SECONDS = 0.2  # between two looks
 _MOST_RECORDS = 200  # of an event: nobody reads more in that time
@@ -69,6 +69,6 @@ class Follower:
     def _news(self, number: int, end: int, most: int) -> dict[str, Any]:
         partition, position = self._partitions[number], self.positions[number]
         start = min(max(position, end - most, partition.start_offset), end)
-        records = [contents.record(one, contents.PREVIEW) for one in partition.records(start, end)]
+        records = [rendering.record(one, rendering.PREVIEW) for one in partition.records(start, end)]
         self.positions[number] = end
         return {"partition": number, "skipped": max(start - position, 0), "records": records}

@@ -7,9 +7,9 @@ from typing import Any
 from starlette.requests import Request
 
 import commitlog
-from commitlog.topics.topic import Topic
-from commitlog.ui import bars
-from commitlog.ui.asking import JsonAnswer, Ui, key_of, limit, number, partition_of, ui_of
+from commitlog.topic import Topic
+from commitlog.ui import segments_view
+from commitlog.ui.requests import JsonAnswer, Ui, key_of, limit, number, partition_of, ui_of
 
 _BARS_OF_A_ROW = 64
 _BARS_OF_A_PAGE = 250
@@ -87,16 +87,16 @@ def partition(request: Request) -> JsonAnswer:
 
 
 def _partition(ui: Ui, topic_name: str, index: int, found: Any, most: int) -> dict[str, Any]:
-    sizes, drawn = _sizes(found), bars.bars(found, most)
+    sizes, drawn = _sizes(found), segments_view.bars(found, most)
     return {
         "partition": index,
         **sizes,
         "high_watermark": found.high_watermark,
         "durable_offset": found.durable_offset,
         "clean_offset": found.clean_offset,
-        "dirty_ratio": bars.dirty_ratio(drawn),
+        "dirty_ratio": segments_view.dirty_ratio(drawn),
         "rates": ui.rates.look(f"{topic_name}/{index}", sizes["next_offset"], sizes["bytes"]),
-        "bars": [bars.plain(one) for one in drawn],
+        "bars": [segments_view.plain(one) for one in drawn],
     }
 
 
@@ -111,4 +111,4 @@ def closer(request: Request) -> JsonAnswer:
     """Tell more about the segments in [base_offset, end_offset)."""
     base = number(request, "base_offset", 0) or 0
     end = number(request, "end_offset", base) or base
-    return JsonAnswer(bars.closer(partition_of(request), base, end))
+    return JsonAnswer(segments_view.closer(partition_of(request), base, end))

@@ -21,8 +21,7 @@ from commitlog.errors import (
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, IsrChange, Known
-from commitlog.replication.controller import Changed, Decided
-from commitlog.replication.controllers.control import (
+from commitlog.replication.control_messages import (
     AddPartitions,
     AlterTopic,
     ClusterNow,
@@ -36,10 +35,10 @@ from commitlog.replication.controllers.control import (
     ProposeIsr,
     Reassign,
 )
-from commitlog.replication.controllers.telling import CallingThread, CallSoon
+from commitlog.replication.controllers.notifier import CallingThread, CallSoon
 from commitlog.replication.messages import CreateTopic, DeleteTopic, Message, Refused
+from commitlog.replication.ports import Changed, Decided, Transport
 from commitlog.replication.refusals import error_of
-from commitlog.replication.transport import Transport
 
 NOBODY = -1
 

@@ -16,7 +16,7 @@ from commitlog.ids import new_id
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, IsrChange, Known, Reign
-from commitlog.replication.controller import Changed, Decided
+from commitlog.replication.ports import Changed, Decided
 from commitlog.replication.transports.local import LocalNetwork
 
 CONTROLLER = "controller"  # its name on the network: network.partition("1", CONTROLLER) cuts a node off it

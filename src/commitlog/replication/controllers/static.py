@@ -12,13 +12,13 @@ from typing import Any, Self
 from commitlog import files
 from commitlog.errors import ClosedError, CommitLogError, NoControllerError, StaleControllerError
 from commitlog.ids import new_id
-from commitlog.lock import LogLock
+from commitlog.locks import LogLock
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, IsrChange, Known, Reign
-from commitlog.replication.controller import Changed, Decided
+from commitlog.replication.controllers.notifier import CallingThread, CallSoon, Listeners
 from commitlog.replication.controllers.stored import StoredState, read_state_file, write_state_file
-from commitlog.replication.controllers.telling import CallingThread, CallSoon, Listeners
+from commitlog.replication.ports import Changed, Decided
 
 _FILE = "cluster.json"
 _logger = logging.getLogger("commitlog.replication")
@@ -27,7 +27,7 @@ Rule = Callable[[ClusterState], ClusterState]
 
 
 class StaticController:
-    """The controller of nodes in this process; served.py lets others in. It is the only one: see open().
+    """The controller of nodes in this process; server.py lets others in. It is the only one: see open().
 
     `call_soon` makes calls later, one after another, never at once; by default a thread of its own does.
     Whoever is told of a state is told by it, so never while the lock is held.
@@ -60,7 +60,7 @@ class StaticController:
         """Open the controller of a directory, made if it is new: epochs go on where they were.
 
         Nodes in this process ended with it, so they are gone; with `keep_nodes` those that were alive are
-        taken to be, in processes of their own: served.py finds out. A controller that has met a node which
+        taken to be, in processes of their own: server.py finds out. A controller that has met a node which
         knew a later state changes nothing any more, until it is opened with `accept_older`.
         """
         directory = os.path.abspath(directory)

@@ -13,7 +13,7 @@ import numpy as np
 
 from commitlog.errors import ClosedError, ForkedError, ProtocolError
 from commitlog.replication.messages import Data, Message
-from commitlog.replication.transport import Answered
+from commitlog.replication.ports import Answered
 from commitlog.replication.transports import wire
 from commitlog.replication.transports.rights import Peer, Role
 from commitlog.replication.transports.streams import InFile, Stream

@@ -15,7 +15,7 @@ from random import Random
 from threading import Event
 
 from commitlog.replication.messages import Message
-from commitlog.replication.transport import Answered, Handler
+from commitlog.replication.ports import Answered, Handler
 
 _logger = logging.getLogger("commitlog.replication")
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from commitlog.errors import AuthorizationError, ProtocolError
-from commitlog.replication.controllers.control import (
+from commitlog.replication.control_messages import (
     AddPartitions,
     AlterTopic,
     ElectPreferred,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from commitlog import files
-from commitlog.batches.columns import Buffer
+from commitlog.record import Buffer
 from commitlog.replication.messages import Data
 
 if TYPE_CHECKING:

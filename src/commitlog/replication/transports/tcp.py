@@ -26,14 +26,14 @@ from commitlog.errors import (
     ProtocolError,
 )
 from commitlog.replication.messages import Message
+from commitlog.replication.ports import Answered, Handler
 from commitlog.replication.refusals import refused
-from commitlog.replication.transport import Answered, Handler
 from commitlog.replication.transports import wire
 from commitlog.replication.transports.budgets import Budgets
-from commitlog.replication.transports.complaints import Complaints
 from commitlog.replication.transports.connection import Connection, Limits, Question
 from commitlog.replication.transports.handshake import NoRoomError
-from commitlog.replication.transports.opening import Opener, is_loopback, joined_address, split_address
+from commitlog.replication.transports.limited_warnings import LimitedWarnings
+from commitlog.replication.transports.opener import Opener, is_loopback, joined_address, split_address
 from commitlog.replication.transports.rights import Peer, Role, check_right
 from commitlog.replication.transports.streams import Stream, shut_down
 from commitlog.replication.transports.timer import Timer
@@ -115,7 +115,7 @@ class TcpTransport:
         self._budgets: Budgets[Connection] = Budgets(
             max_handshakes, max_connections, max_client_connections_per_address
         )
-        self._complaints = Complaints(time.monotonic)
+        self._complaints = LimitedWarnings(time.monotonic)
         self._lock = threading.Lock()
         self._awake = threading.Condition()
         self._wakes = 0

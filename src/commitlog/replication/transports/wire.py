@@ -25,7 +25,7 @@ from commitlog.replication.cluster import (
     Reign,
     TopicState,
 )
-from commitlog.replication.controllers.control import (
+from commitlog.replication.control_messages import (
     AddPartitions,
     AlterTopic,
     ClusterNow,

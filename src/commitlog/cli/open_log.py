@@ -1,0 +1,34 @@
+"""Opening the log that a command is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import commitlog
+from commitlog.cli.progress_bar import progress_bar
+from commitlog.config import LogConfig
+from commitlog.log import CommitLog
+
+NOTHING_ELSE = LogConfig(cleaner_enable=False)  # a command does what it says, and compacts only if it says so
+_CHECKING = "checking what may be torn"
+
+
+@contextmanager
+def reading(directory: str) -> Iterator[CommitLog]:
+    """Open a log to look at it; another process may be writing it."""
+    with progress_bar(_CHECKING) as progress, commitlog.open(directory, mode="r", progress=progress) as log:
+        yield log
+
+
+@contextmanager
+def writing(
+    directory: str, *, shared: bool = False, create: bool = False, config: LogConfig = NOTHING_ELSE
+) -> Iterator[CommitLog]:
+    """Open a log to change it; NotALogError if there is none, unless it may be created."""
+    if not create:
+        commitlog.open(directory, mode="r").close()
+    with progress_bar(_CHECKING) as progress:
+        log = commitlog.open(directory, config=config, shared=shared, progress=progress)
+    with log:
+        yield log

@@ -1,0 +1,284 @@
+"""Fetching: where a consumer stands in each of its partitions, and what it reads there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Literal, TypeVar
+
+from commitlog.batches.batch import RecordBatch
+from commitlog.clients.rate_limit import Throttle
+from commitlog.errors import (
+    CommitLogError,
+    DeserializationError,
+    NoOffsetError,
+    NotAssignedError,
+    OffsetOutOfRangeError,
+)
+from commitlog.partitions.reader import PartitionReader, look_again_after
+from commitlog.record import ConsumerRecord, TopicPartition
+from commitlog.tasks import Signal
+
+Deserializer = Callable[[bytes | None], Any]
+Reset = Literal["earliest", "latest", "none"]
+
+Item = TypeVar("Item")
+
+NOWHERE = -1
+_GROUP_SECONDS = 0.02  # appends end a wait, but changes of a group are looked for
+
+
+class Place:
+    """Where a consumer stands in a partition.
+
+    `position` is the offset of the next record that the caller is given, `fetched` that of the next one to be
+    read: they differ while records are handed out one by one. NOWHERE is a position that is yet to be found.
+    """
+
+    __slots__ = ("_end", "_reset", "_rows", "fetched", "name", "partition", "paused", "position", "version")
+
+    def __init__(self, name: TopicPartition, partition: PartitionReader, position: int, reset: Reset) -> None:
+        self.name = name
+        self.partition = partition
+        self.position = self.fetched = position
+        self.paused = False
+        self.version = 0  # moves when what was fetched and not handed out does not count any more
+        self._reset = reset
+        self._rows: Iterator[ConsumerRecord] | None = None  # [fetched, _end), kept from poll to poll
+        self._end = position
+        if reset != "none":
+            self._settle()  # "latest" means now
+
+    def seek(self, offset: int) -> None:
+        """Go on at `offset`."""
+        self.position = self.fetched = offset
+        self.version += 1
+        self._rows = None
+
+    def unread(self, offset: int) -> None:
+        """Read again from `offset` on, which was fetched."""
+        self.fetched = offset
+        self._rows = None
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether there is nothing to read, and nothing wrong with the position."""
+        return self.partition.high_watermark == self.fetched
+
+    def records(self, limit: int) -> list[ConsumerRecord]:
+        """Return up to `limit` records, none at the end, and go on behind them.
+
+        What is wrong with the log is raised once all that lies before it was given out.
+        """
+        found: list[ConsumerRecord] = []
+        while not found and self._has_more():
+            problem: CommitLogError | None = None
+            rows, self._rows = self._rows, None  # whatever ends the read half-way: it is made again
+            try:
+                if rows is None:
+                    self._end = self.partition.high_watermark
+                    rows = self.partition.consumer_records(self.name, self.fetched, self._end)
+                found.extend(islice(rows, limit))  # keeps what came before an error
+            except CommitLogError as error:
+                problem = error
+            if len(found) == limit:
+                self.fetched = found[-1].offset + 1
+                self._rows = rows
+            else:
+                self._range_is_over(found[-1].offset + 1 if found else None, problem)
+        if not found:
+            self.position = self.fetched
+        return found
+
+    def _range_is_over(self, after: int | None, problem: CommitLogError | None) -> None:
+        if problem is None:
+            self.fetched = min(self._end, self.partition.high_watermark)  # truncated meanwhile
+        elif after is not None:
+            self.fetched = after
+        elif not isinstance(problem, OffsetOutOfRangeError):  # trimmed meanwhile: see _has_more()
+            raise problem
+
+    def batches(self, max_bytes: int) -> list[RecordBatch]:
+        """Return batches of `max_bytes` or just above, none at the end, and go on behind them."""
+        found: list[RecordBatch] = []
+        self._rows = None
+        while not found and self._has_more():
+            end, size = self.partition.high_watermark, 0
+            try:
+                for batch in self.partition.combined_batches(self.fetched, end):
+                    found.append(batch)
+                    self.fetched = batch.next_offset
+                    size += batch.unpacked_bytes
+                    if size >= max_bytes:
+                        return found
+                self.fetched = min(end, self.partition.high_watermark)
+            except OffsetOutOfRangeError:  # trimmed meanwhile: see _has_more()
+                continue
+            except CommitLogError:
+                if not found:
+                    raise
+        if not found:
+            self.position = self.fetched
+        return found
+
+    def found_position(self) -> int:
+        """Return the position; NoOffsetError if nothing says where to start."""
+        if self.position == NOWHERE:
+            raise NoOffsetError(*self.name)
+        return self.position
+
+    def _has_more(self) -> bool:
+        self._settle()
+        return self.fetched < self.partition.high_watermark
+
+    def _settle(self) -> None:
+        """From outside the log, go where auto_offset_reset says."""
+        low, high = self.partition.start_offset, self.partition.next_offset
+        if low <= self.fetched <= high:
+            return
+        if self._reset == "none":
+            if self.fetched == NOWHERE:
+                raise NoOffsetError(*self.name)
+            raise OffsetOutOfRangeError(self.partition.name, self.fetched, low, high)
+        self.seek(low if self._reset == "earliest" else self.partition.high_watermark)
+
+
+class Fetcher:
+    """The places of a consumer. Partitions take turns, so that none of them starves the others."""
+
+    def __init__(
+        self,
+        key_deserializer: Deserializer | None,
+        value_deserializer: Deserializer | None,
+        throttle: Throttle,
+    ) -> None:
+        self.throttle = throttle
+        self._key_deserializer = key_deserializer
+        self._value_deserializer = value_deserializer
+        self.places: dict[TopicPartition, Place] = {}  # the next one to be read first
+        self.event = Signal()  # ends a wait
+
+    def place(self, name: TopicPartition) -> Place:
+        """Return the place in a partition; NotAssignedError if there is none."""
+        found = self.places.get(TopicPartition(*name))
+        if found is None:
+            raise NotAssignedError(*name)
+        return found
+
+    def drop(self, names: Iterable[TopicPartition]) -> None:
+        """Read these partitions no more; nothing that was fetched from them is handed out."""
+        for name in names:
+            place = self.places.pop(name, None)
+            if place is not None:
+                place.version += 1
+
+    def rewind(self) -> None:
+        """Go back to what was handed out last: an iteration over what was fetched has not come to its end."""
+        for place in self.places.values():
+            if place.fetched != place.position:
+                place.seek(place.position)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the position in each partition that has one, and is there."""
+        return {
+            name: place.position
+            for name, place in self.places.items()
+            if place.position != NOWHERE and not place.partition.closed
+        }
+
+    # --- reading
+
+    def records(self, limit: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Return up to `limit` records, by partition."""
+        return self._in_turn(self._read, limit, len)
+
+    def batches(self, max_bytes: int) -> dict[TopicPartition, list[RecordBatch]]:
+        """Return batches of `max_bytes` or just above, by partition."""
+        found = self._in_turn(Place.batches, max_bytes, _unpacked_bytes)
+        self.throttle.take(sum(map(_total_bytes, found.values())))
+        return found
+
+    def _in_turn(
+        self, read: Callable[[Place, int], list[Item]], budget: int, cost: Callable[[list[Item]], int]
+    ) -> dict[TopicPartition, list[Item]]:
+        """Read one partition after another while the budget lasts; those that were read go to the end."""
+        found: dict[TopicPartition, list[Item]] = {}
+        for place in list(self.places.values()):
+            try:
+                items = [] if place.paused else read(place, budget)
+            except Exception:
+                if not found:
+                    raise
+                break  # it is first the next time, and nothing of the others is lost
+            if items:
+                found[place.name] = items
+                self.places[place.name] = self.places.pop(place.name)
+                budget -= cost(items)
+                if budget <= 0:
+                    break
+        return found
+
+    def _read(self, place: Place, limit: int) -> list[ConsumerRecord]:
+        records = place.records(limit)
+        if self.throttle.is_limited:
+            self.throttle.take(sum(len(one.key or b"") + len(one.value or b"") for one in records))
+        if self._key_deserializer is None and self._value_deserializer is None:
+            return records
+        for row, record in enumerate(records):
+            try:
+                records[row] = record._replace(**self._deserialized(record))
+            except Exception as problem:
+                place.unread(record.offset)
+                if row:
+                    return records[:row]  # those before it first
+                raise DeserializationError(*place.name, record.offset, repr(problem)) from problem
+        return records
+
+    def _deserialized(self, record: ConsumerRecord) -> dict[str, Any]:
+        of_key, of_value = self._key_deserializer, self._value_deserializer
+        return {
+            "key": record.key if of_key is None else of_key(record.key),
+            "value": record.value if of_value is None else of_value(record.value),
+        }
+
+    # --- waiting
+
+    def wait(self, seconds: float, ended: Callable[[], bool]) -> None:
+        """Wait until there is something to read, `event` is set, `ended` says so, or `seconds` are over.
+
+        Who is over its quota waits for that first.
+        """
+        slow_down = self.throttle.seconds_left()
+        if slow_down > 0:
+            self.event.wait(min(slow_down, seconds, _GROUP_SECONDS))
+            return
+        waiting = [place for place in self.places.values() if not place.paused]
+        watched: list[Place] = []
+        try:
+            for place in waiting:
+                if place.partition.watch(self.event):
+                    watched.append(place)
+            self._wait(waiting, time.monotonic() + seconds, ended, told=len(watched) == len(waiting))
+        finally:
+            for place in watched:
+                place.partition.unwatch(self.event)
+            self.event.clear()
+
+    def _wait(self, waiting: list[Place], deadline: float, ended: Callable[[], bool], *, told: bool) -> None:
+        began = time.monotonic()
+        while all(place.is_at_end for place in waiting) and not ended():
+            now = time.monotonic()
+            if now >= deadline:
+                return
+            pause = _GROUP_SECONDS if told else look_again_after(now - began)
+            if self.event.wait(min(pause, deadline - now)):
+                return
+
+
+def _unpacked_bytes(batches: list[RecordBatch]) -> int:
+    return sum(batch.unpacked_bytes for batch in batches)
+
+
+def _total_bytes(batches: list[RecordBatch]) -> int:
+    return sum(batch.size_bytes for batch in batches)

@@ -1,0 +1,301 @@
+"""What becomes of sent records: a ProducerBatch is a batch on its way, a RecordFuture one record of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from commitlog.batches.columns import Int64s
+from commitlog.errors import DeliveryTimeoutError
+from commitlog.record import Headers
+from commitlog.tasks import Condition
+
+_RECORD_BYTES = 64  # what a record takes of batch_size and buffer_memory beside key and value
+_FIELDS = 4  # of a record in ProducerBatch.records: value, key, moment, ticket
+_SAMPLE = 64  # one record of so many tells how large they are
+_CLOSED = -1  # a limit that every ticket has reached
+_logger = logging.getLogger("commitlog.producer")
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is. With acks=0 nobody waits to know: the offset is -1."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+Acks = Literal[0, 1, "all"]
+Callback = Callable[[RecordMetadata | None, Exception | None], None]
+# values, keys (None: there are none), headers (None: none) and timestamps of records
+Table = tuple[Sequence[Any], Sequence[Any] | None, Sequence[Headers] | None, Int64s]
+
+
+class Share(NamedTuple):
+    """The records of a delivery that go to one partition: their rows (None: all), and where the first is."""
+
+    partition: int
+    rows: list[int] | None
+    base_offset: int
+    error: Exception | None
+    leader_epoch: int = 0
+
+
+class ProducerBatch:
+    """Records of one topic, on their way together.
+
+    While it is open, threads add records, most of them without a lock (Producer.send). What holds then:
+
+    - `records` grows by a whole record: `+=` of a tuple is one call of C code that runs no Python, so no
+      other thread comes in between. The order there becomes the order in the log.
+    - A record's ticket is drawn before the record is added, and is what its future knows it by. A thread that
+      is held up in between adds its record behind those with higher tickets: mostly the ticket is the row,
+      and row_of() knows when it is not.
+    - close() lowers `limit`, then counts; what it counts is the batch. Whoever adds a record looks at `limit`
+      afterwards. If that is above the ticket, close() had not begun, and will count the record. If not,
+      row_of() tells whether it was counted; one that was not is sent anew. So none is lost or doubled.
+
+    `limit` is also the ticket that fills the batch: sizes are not added up record by record, but each counts
+    as `small_bytes`, and what a larger one has above that is charged to the batch under the producer's lock.
+    So size_bytes is never less than what the records take.
+
+    A moment is the clock's seconds, a float, or a timestamp that was given, an int.
+    """
+
+    __slots__ = (
+        "_acks", "_batch_size", "_callbacks", "_charged_bytes", "_count", "_ended", "_headers",
+        "_partitions", "_rows", "_shares", "_tickets", "_times", "created", "done", "has_given_times",
+        "keyed_bytes", "limit", "records", "small_bytes", "tickets", "topic", "unkeyed_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic: str, ended: Condition, *, acks: Acks, batch_size: int, small_bytes: int
+    ) -> None:
+        self.topic = topic
+        self.created = time.monotonic()
+        self.done = acks == 0  # nobody waits to know
+        self.records: list[Any] = []
+        self.tickets = count()
+        self.small_bytes = small_bytes
+        self.keyed_bytes = self.unkeyed_bytes = -1  # up to what size a record may be added without the lock
+        self._acks = acks
+        self._ended = ended
+        self._batch_size = batch_size
+        self._charged_bytes = 0
+        self._count: int | None = None  # not known while it is open
+        self._tickets: list[int] = []
+        self._rows: dict[int, int] | None = None
+        self._times: Int64s | None = None
+        self.has_given_times = False
+        # what most records do not have, by ticket
+        self._headers: dict[int, Headers] = {}
+        self._partitions: dict[int, int] = {}
+        self._callbacks: dict[int, Callback] = {}
+        self._shares: list[Share] = []
+        self._set_limit()
+
+    # --- open: for all of this, the producer's lock is held
+
+    def add(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        moment: float | int,
+        size: int,
+        headers: Headers | None,
+        partition: int | None,
+        callback: Callback | None,
+    ) -> int:
+        """Add any record of `size` bytes, sent at a moment; returns its ticket."""
+        ticket = next(self.tickets)
+        if headers:
+            self._headers[ticket] = headers
+        if partition is not None:
+            self._partitions[ticket] = partition
+        if type(moment) is int:
+            self.has_given_times = True
+        if callback is not None:
+            self._callbacks[ticket] = callback
+        if size > self.small_bytes:
+            self._charged_bytes += size - self.small_bytes
+            self._set_limit()
+        self.records += (value, key, moment, ticket)
+        return ticket
+
+    def _set_limit(self) -> None:
+        left, each = self._batch_size - self._charged_bytes, self.small_bytes + _RECORD_BYTES
+        self.limit = -(-left // each) - 1  # tickets start at 0
+
+    def close(self) -> None:
+        """Decide which records are the batch. Closing twice is fine."""
+        if self._count is None:
+            self.limit = _CLOSED
+            self._count = len(self.records) // _FIELDS
+            self._tickets = self._column(3)
+
+    # --- on its way
+
+    @property
+    def size_bytes(self) -> int:
+        """What the records take of the producer's memory, at most."""
+        return len(self._tickets) * (self.small_bytes + _RECORD_BYTES) + self._charged_bytes
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether each record has somebody who is told what became of it."""
+        return len(self._callbacks) == self._count
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is anything to append: Ctrl-C may have come before the first record."""
+        return bool(self._tickets)
+
+    @property
+    def is_appended(self) -> bool:
+        """Whether it was appended, or failed to be."""
+        return bool(self._shares)
+
+    def columns(self) -> Table:
+        """Return values, keys, headers and timestamps, in the order in which they are to be appended."""
+        keys: list[Any] | None = self._column(1)
+        if keys and keys[0] is None and keys.count(None) == len(keys):
+            keys = None
+        headers = None
+        if self._headers:
+            headers = [self._headers.get(ticket, ()) for ticket in self._tickets]
+        moments = self._column(2)
+        if self.has_given_times:
+            self._times = np.array(list(map(_milliseconds, moments)), np.int64)
+        else:
+            # measured: with the milliseconds of all at once, half of time_ns() // 1_000_000 for each
+            self._times = (np.frombuffer(array("d", moments)) * 1000).astype(np.int64)
+        return self._column(0), keys, headers, self._times
+
+    def _column(self, field: int) -> list[Any]:
+        assert self._count is not None
+        return self.records[field : self._count * _FIELDS : _FIELDS]  # what came too late is not ours
+
+    def chosen(self) -> dict[int, int]:
+        """Return the partitions that senders chose, by row."""
+        if not self._partitions or self._in_order():
+            return self._partitions
+        return {self._row(ticket): number for ticket, number in self._partitions.items()}
+
+    def _in_order(self) -> bool:
+        """Say whether each ticket is a row."""
+        return self._tickets == list(range(len(self._tickets)))
+
+    def appended(self, shares: list[Share]) -> None:
+        """Note where the records are; they need not be kept any longer."""
+        self._shares = shares
+        self.records = []
+
+    def fail(self, error: Exception) -> None:
+        """Note that what was appended is not durable."""
+        self._shares = [share._replace(error=share.error or error) for share in self._shares]
+
+    def end(self) -> Exception | None:
+        """Tell everybody; returns the first error."""
+        with self._ended.mutex:
+            self.done = True
+            self._ended.notify_all()
+        for ticket, callback in self._callbacks.items():
+            try:
+                callback(*self.outcome(ticket))
+            except Exception:  # it is not ours
+                _logger.exception("a delivery callback of %s failed", self.topic)
+        return next((share.error for share in self._shares if share.error is not None), None)
+
+    # --- asked for
+
+    def row_of(self, ticket: int) -> int | None:
+        """Return the row of a record, None if it came too late for this batch, which is closed."""
+        tickets = self._tickets
+        if ticket < len(tickets) and tickets[ticket] == ticket:
+            return ticket
+        if self._rows is None:  # threads overtook one another
+            self._rows = dict(zip(tickets, range(len(tickets)), strict=True))
+        return self._rows.get(ticket)
+
+    def _row(self, ticket: int) -> int:
+        row = self.row_of(ticket)
+        assert row is not None, "a ticket that nobody holds"
+        return row
+
+    def outcome(self, ticket: int) -> tuple[RecordMetadata | None, Exception | None]:
+        """Return where a record is, or what kept it from being there."""
+        if self._acks == 0:
+            return RecordMetadata(self.topic, -1, -1, self._timestamp(ticket)), None
+        row = self._row(ticket)
+        for number, rows, base_offset, error, _ in self._shares:
+            place = row if rows is None else bisect_left(rows, row)
+            if rows is None or (place < len(rows) and rows[place] == row):
+                if error is not None:
+                    return None, error
+                return RecordMetadata(self.topic, number, base_offset + place, self._timestamp(ticket)), None
+        raise AssertionError("a record without a share")
+
+    def _timestamp(self, ticket: int) -> int:
+        records, times = self.records, self._times
+        if times is not None:
+            return int(times[self._row(ticket)])
+        # with acks=0 somebody may ask before it is appended
+        return _milliseconds(records[records[3::_FIELDS].index(ticket) * _FIELDS + 2])
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for the end; False if it has not come after `timeout` seconds."""
+        if not self.done:
+            with self._ended.mutex:
+                return self._ended.wait_for(lambda: self.done, timeout)
+        return True
+
+
+def _milliseconds(moment: float | int) -> int:
+    """Return the timestamp of a record that was sent at a moment."""
+    return moment if type(moment) is int else int(moment * 1000)
+
+
+def usual_bytes(values: Sequence[Any], keys: Sequence[Any] | None) -> int:
+    """Return a size that hardly a record is above, judging by a sample of them."""
+    pairs = zip(values[::_SAMPLE], (keys or values)[::_SAMPLE], strict=True)
+    sizes = [len(value or b"") + (len(key or b"") if keys else 0) for value, key in pairs]
+    return min(max(sizes), 2 * sum(sizes) // len(sizes))  # a few large ones must not close each batch early
+
+
+class RecordFuture:
+    """What becomes of a record: a delivery and a ticket, and nothing more before somebody asks."""
+
+    __slots__ = ("_delivery", "_ticket")  # Producer.send() fills them
+    _delivery: ProducerBatch
+    _ticket: int
+
+    def done(self) -> bool:
+        """Say whether it is known."""
+        return self._delivery.done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Return where the record is, waiting for that; raises what kept it from being there."""
+        metadata, error = self._outcome(timeout)
+        if error is not None:
+            raise error
+        assert metadata is not None
+        return metadata
+
+    get = result  # kafka-python's name
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """Return what kept the record from being there, None if nothing did."""
+        return self._outcome(timeout)[1]
+
+    def _outcome(self, timeout: float | None) -> tuple[RecordMetadata | None, Exception | None]:
+        if not self._delivery.wait(timeout):
+            raise DeliveryTimeoutError(self._delivery.topic, timeout)
+        return self._delivery.outcome(self._ticket)

@@ -1,0 +1,144 @@
+"""Quotas: how many bytes a second a client id may append and read; who does more is slowed down, not refused.
+
+quotas/alice.json       the rates of a client id, its name quoted as in a URL; replaced whole
+quotas/+default.json    those of every client id without quotas of its own
+quotas/alice.account    what it owes: see rate_limit.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Literal
+from urllib.parse import quote, unquote
+from weakref import WeakValueDictionary
+
+from commitlog import files
+from commitlog.clients.rate_limit import ACCOUNT_SUFFIX, Account, RateLimit
+from commitlog.config import MAX_INT64
+from commitlog.errors import ConfigError
+from commitlog.locks import ProcessLock
+from commitlog.topics.catalog import not_ours, read_json, typed, write_small
+
+Direction = Literal["produce", "consume"]
+
+_FOLDER, _LOCK, _JSON = "quotas", ".lock", ".json"
+_DEFAULT = "+default"  # a plus sign is quoted in the name of a client id
+_DIRECTIONS = ("produce", "consume")
+_RATES = ("producer_byte_rate", "consumer_byte_rate")
+_MOST_BYTES = 255 - len(ACCOUNT_SUFFIX)  # file systems allow no longer names
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Bytes a second that a client id may append and read; None means no limit."""
+
+    producer_byte_rate: int | None = None
+    consumer_byte_rate: int | None = None
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            rate = getattr(self, setting.name)
+            integer = isinstance(rate, int) and not isinstance(rate, bool)
+            if rate is not None and not (integer and 1 <= rate <= MAX_INT64):
+                raise ConfigError(setting.name, rate, f"must be in [1, {MAX_INT64}], or None for no limit")
+
+
+class Quotas:
+    """The quotas of one log; every process that has it open may change them, and its clients follow."""
+
+    def __init__(self, directory: str, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._folder = os.path.join(directory, _FOLDER)
+        self._clock = clock  # the same in all processes
+        self._accounts: WeakValueDictionary[tuple[str, int], Account] = WeakValueDictionary()
+
+    def set(self, client_id: str | None, quota: Quota) -> None:
+        """Give a client id a quota, in place of the default and of what it had; clients follow in a second.
+
+        That of None is the default: each client id without a quota of its own has such a rate for itself.
+        """
+        path = self._path(client_id, _JSON)
+        stored = {name: getattr(quota, name) for name in _RATES if getattr(quota, name) is not None}
+        try:
+            files.make_directories(self._folder)
+            # crash: a folder without quotas -> there are none, the next set() goes on
+            with ProcessLock(os.path.join(self._folder, _LOCK)):
+                write_small(path, json.dumps(stored).encode())
+        except OSError as error:
+            raise typed(error, path) from error
+
+    def get(self, client_id: str | None) -> Quota:
+        """Return the quota that counts for a client id: its own, or else the default."""
+        found = self._read(client_id)
+        if found is None and client_id is not None:
+            found = self._read(None)
+        return Quota() if found is None else found
+
+    def all(self) -> dict[str | None, Quota]:
+        """Return every quota that was set, by client id; the default is that of None."""
+        try:
+            names = sorted(os.listdir(self._folder))
+        except FileNotFoundError:
+            return {}
+        quoted = [name.removesuffix(_JSON) for name in names if name.endswith(_JSON)]
+        ids = [None if name == _DEFAULT else unquote(name) for name in quoted]
+        found = {client_id: self._read(client_id) for client_id in ids}
+        return {client_id: quota for client_id, quota in found.items() if quota is not None}
+
+    def remove(self, client_id: str | None) -> None:
+        """Remove the quota of a client id, or the default; one that is not there is fine."""
+        path = self._path(client_id, _JSON)
+        if os.path.isdir(self._folder):
+            files.remove(path)
+            files.sync_directory(self._folder)
+
+    def meter(self, client_id: str, direction: Direction) -> RateLimit:
+        """Return what tells a client how long to wait."""
+        if not isinstance(client_id, str):
+            raise ConfigError("client_id", client_id, "must be a str")
+        if direction not in _DIRECTIONS:
+            raise ConfigError("direction", direction, f"must be one of {', '.join(_DIRECTIONS)}")
+        slot = _DIRECTIONS.index(direction)
+        path = self._path(client_id, ACCOUNT_SUFFIX)
+
+        def find_rate() -> int | None:
+            rate: int | None = getattr(self.get(client_id), _RATES[slot])
+            return rate
+
+        return RateLimit(find_rate, lambda: self._account(path), slot, self._clock)
+
+    def _account(self, path: str) -> Account:
+        """Return the account that all meters of a client id share in this process, and not with its forks."""
+        key = (path, os.getpid())
+        account = self._accounts.get(key)
+        return self._accounts.setdefault(key, Account(path)) if account is None else account
+
+    def _read(self, client_id: str | None) -> Quota | None:
+        path = self._path(client_id, _JSON)
+        try:
+            return Quota(**read_json(path))
+        except FileNotFoundError:
+            return None
+        except (ConfigError, TypeError):
+            raise not_ours(path) from None
+
+    def _path(self, client_id: str | None, suffix: str) -> str:
+        return os.path.join(self._folder, _file_name(client_id) + suffix)
+
+
+def _file_name(client_id: str | None) -> str:
+    if client_id is None:
+        return _DEFAULT
+    if not isinstance(client_id, str):
+        raise ConfigError("client_id", client_id, "must be a str, or None for the default")
+    try:
+        name = quote(client_id, safe="")
+    except UnicodeEncodeError:
+        raise ConfigError("client_id", client_id, "has characters that UTF-8 cannot encode") from None
+    if len(name) > _MOST_BYTES:
+        reason = f"its file name would have {len(name)} bytes, at most {_MOST_BYTES} are possible"
+        raise ConfigError("client_id", client_id, reason)
+    return name

@@ -1,0 +1,267 @@
+"""GroupSession: what a consumer does for its group while it polls, and what is done behind its back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from commitlog.clients.fetcher import Fetcher
+from commitlog.config import ConsumerConfig
+from commitlog.errors import CommitFailedError, CommitLogError, FencedMemberError
+from commitlog.groups.member import GroupMember
+from commitlog.groups.offsets import OffsetAndMetadata
+from commitlog.record import TopicPartition
+from commitlog.tasks import Task, TaskHealth
+
+_logger = logging.getLogger("commitlog.groups")
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+OnCommit = Callable[[Offsets, Exception | None], None]
+
+
+class RebalanceListener:
+    """Told of partitions that come and go, from within poll() and close(). Override what you need."""
+
+    def on_assigned(self, partitions: set[TopicPartition]) -> None:
+        """Take up these partitions; seek() may be called for them."""
+
+    def on_revoked(self, partitions: set[TopicPartition]) -> None:
+        """Finish with these partitions; they are still this member's own, and commit() may be called."""
+
+    def on_lost(self, partitions: set[TopicPartition]) -> None:
+        """Drop these partitions: another member may have them already, and commit() would be refused."""
+        self.on_revoked(partitions)
+
+
+class GroupSession:
+    """A consumer's dealings with its group. But for its own, one thread at a time calls it."""
+
+    def __init__(
+        self,
+        member: GroupMember,
+        config: ConsumerConfig,
+        fetcher: Fetcher,
+        begin: Callable[[Iterable[TopicPartition]], None],
+    ) -> None:
+        self.member = member
+        self._config = config
+        self._fetcher = fetcher
+        self._begin = begin  # makes the consumer read partitions, from where the group has committed
+        self._topics: Callable[[], set[str]] = set
+        self._joined_topics: set[str] = set()
+        self._listener = RebalanceListener()
+        self._told: set[TopicPartition] = set()  # what the listener knows as its own
+        self._fenced: FencedMemberError | None = None
+        self._leaving = False
+        self._commits: deque[tuple[Offsets, OnCommit | None]] = deque()
+        self._outcomes: deque[Callable[[], None]] = deque()  # what callbacks are still to be told
+        self._commit_lock = threading.Lock()
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_at = 0.0
+        self._task: Task | None = None
+        self._heart: Task | None = None  # of its own: it must not wait for the group's lock
+
+    # --- membership
+
+    def subscribe(self, topics: Callable[[], set[str]], listener: RebalanceListener) -> None:
+        """Read `topics` as a member of the group; they are asked for again and again."""
+        self._check_fenced()
+        self._topics, self._listener = topics, listener
+        self.member.idle()  # from here on, poll() is waited for
+        self._join()
+        self._start_task()
+        self._commit_at = time.monotonic() + self._config.auto_commit_interval_ms / 1000
+
+    def _join(self) -> None:
+        self._joined_topics = self._topics()
+        self.member.join(self._joined_topics)
+
+    def leave(self) -> None:
+        """Commit, give everything up, and leave; a static member stays for its session_timeout_ms."""
+        if self._leaving:  # and a listener calls close()
+            return
+        self._leaving = True
+        try:
+            self.commit_pending()
+            if self.member.lost:
+                self._lose()
+            else:
+                self._revoke(self._told.union(self._fetcher.places))
+        finally:
+            self._leaving = False
+            if self._config.group_instance_id is None:
+                self.member.leave()
+            self.member.stop()
+            self._tell()
+
+    @property
+    def must_keep_up(self) -> bool:
+        """Whether keep_up() has something to do."""
+        # with an interval of 0 each poll() commits as it begins, and nothing moves while it waits
+        interval = self._config.auto_commit_interval_ms if self._config.enable_auto_commit else 0
+        due = interval > 0 and time.monotonic() >= self._commit_at
+        return due or bool(self._outcomes) or (self.member.joined and self.member.must_look)
+
+    def keep_up(self) -> None:
+        """Go towards the group's target, and commit if that is due: the first thing that poll() does."""
+        self._check_fenced()
+        self._tell()
+        if self.member.joined and self.member.must_look:
+            try:
+                self._reconcile()
+            except FencedMemberError as fenced:
+                self._fenced = fenced
+                self._lose()
+                raise
+            except CommitFailedError:
+                if self.member.known:  # a listener's own commit was refused
+                    raise
+                self._lose()
+                if self.member.joined:  # unless the listener has closed the consumer
+                    self._join()
+        if self._config.enable_auto_commit and time.monotonic() >= self._commit_at:
+            self._auto_commit(self._fetcher.places)
+
+    def _check_fenced(self) -> None:
+        if self._fenced is not None:
+            raise FencedMemberError(*self._fenced.args)
+
+    def _reconcile(self) -> None:
+        going = set(self.member.to_release())  # FencedMemberError for who must not join again
+        if self.member.lost:
+            raise CommitFailedError(self.member.directory.group_id, "this member was silent for too long")
+        if going:
+            try:
+                self._revoke(going)
+            finally:
+                if self.member.joined:  # they are not read any more, whatever the listener did
+                    self.member.release(going)
+        if not self.member.joined:
+            return
+        owned = self.member.take()
+        coming = owned - self._told
+        if coming:
+            self._begin(coming)
+            self._told |= coming
+            self._listener.on_assigned(coming)
+
+    def _revoke(self, going: set[TopicPartition]) -> None:
+        try:
+            if self._config.enable_auto_commit:
+                self._auto_commit(going)
+            self.commit_pending()
+            told = going & self._told
+            if told:
+                self._listener.on_revoked(told)
+        finally:
+            self._told -= going
+            self._fetcher.drop(going)
+            for name in going:  # others commit from here on
+                self._committed.pop(name, None)
+
+    def _lose(self) -> None:
+        self.commit_pending()  # it is refused now; once this has joined again, it might not be
+        lost, self._told = self._told, set()
+        self._fetcher.drop(list(self._fetcher.places))
+        self._committed.clear()
+        if lost:
+            self._listener.on_lost(lost)
+
+    # --- commits
+
+    def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what the group has committed."""
+        return self.member.offsets.committed(self.member.directory.group_id)
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit, after what commit_async() was given."""
+        self.commit_pending()
+        self._tell()
+        with self._commit_lock:
+            self._commit(offsets)
+
+    def commit_async(self, offsets: Offsets, on_commit: OnCommit | None) -> None:
+        """Commit behind the caller's back."""
+        self._commits.append((offsets, on_commit))
+        self._start_task().wake()
+
+    def commit_pending(self) -> None:
+        """Commit what commit_async() was given."""
+        with self._commit_lock:
+            while self._commits:
+                offsets, on_commit = self._commits.popleft()
+                problem: Exception | None = None
+                try:
+                    self._commit(offsets)
+                except CommitLogError as error:
+                    problem = error
+                    _logger.warning("offsets were not committed: %s", error)
+                if on_commit is not None:
+                    self._outcomes.append(partial(on_commit, offsets, problem))
+
+    def _tell(self) -> None:
+        """Call callbacks: in the caller's thread, for they may use the consumer, or take their time."""
+        while self._outcomes:
+            try:
+                self._outcomes.popleft()()
+            except Exception:  # it is not ours
+                _logger.exception("a commit callback of group %s failed", self.member.directory.group_id)
+
+    def _commit(self, offsets: Offsets) -> None:
+        if offsets:
+            self.member.commit(offsets)
+            self._committed.update((name, value.offset) for name, value in offsets.items())
+
+    def _auto_commit(self, names: Iterable[TopicPartition]) -> None:
+        """Commit how far the caller was given records; one that fails is told to the log, as in Kafka."""
+        self._commit_at = time.monotonic() + self._config.auto_commit_interval_ms / 1000
+        positions = self._fetcher.positions()
+        moved = {
+            name: OffsetAndMetadata(positions[name])
+            for name in names
+            if name in positions and self._committed.get(name) != positions[name]
+        }
+        try:
+            self.commit(self.of_topics_there(moved))
+        except (CommitFailedError, FencedMemberError) as error:
+            _logger.warning("offsets were not committed: %s", error)
+
+    def of_topics_there(self, offsets: Offsets) -> Offsets:
+        """Leave out topics that are gone: one of the same name that comes later has other records."""
+        counts = self.member.count_partitions({name.topic for name in offsets})
+        return {name: value for name, value in offsets.items() if name.partition < counts.get(name.topic, 0)}
+
+    # --- behind the consumer's back
+
+    def _start_task(self) -> Task:
+        if self._task is None:
+            self._task = Task("consumer", self._tick)
+            self._task.start()
+            self._heart = Task("heartbeat", self.member.beat)
+            self._heart.start()
+        return self._task
+
+    def _tick(self) -> float:
+        pause = self.member.tick()
+        self.commit_pending()
+        topics = self._topics()
+        if topics != self._joined_topics:  # a pattern that fits others now
+            self._joined_topics = topics
+            self.member.subscribe(topics)
+        return pause
+
+    def health(self) -> tuple[TaskHealth, ...]:
+        """Tell how the threads fare."""
+        return tuple(task.health() for task in (self._task, self._heart) if task is not None)
+
+    def stop(self) -> None:
+        """End the threads, after what commit_async() was given."""
+        self.commit_pending()
+        for task in (self._task, self._heart):
+            if task is not None:
+                task.stop()
+        self._tell()

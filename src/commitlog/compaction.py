@@ -1,0 +1,407 @@
+"""Compaction: of every key only the latest record stays. Kafka's log cleaner, on columns.
+
+A pass notes the latest offset of every key in the dirty part of the log, as far as its map has room, and
+then writes the segments below that point anew without the records that have a later one. Offsets and order
+never change. docs/compaction.md has the picture.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commitlog.batches import compression
+from commitlog.batches.batch import RecordBatch
+from commitlog.batches.columns import NO_NULLS, Int64s
+from commitlog.batches.encode import EncodedBatch
+from commitlog.batches.format import NO_PRODUCER, PUBLISHED, BatchHeader
+from commitlog.batches.merge import BatchMerger
+from commitlog.config import TopicConfig
+from commitlog.errors import CorruptionError
+from commitlog.keymap import KeyMap
+from commitlog.progress import Progress, Steps
+from commitlog.segment import Segment
+from commitlog.segment_files import CleanedFile
+from commitlog.tasks import Signal
+
+_CHUNK_ROWS = 16_384
+_COPY_ROWS = 1024  # a batch that stays whole and has as many records is copied as it stands
+_MAX_GROUP_SPAN = 1 << 32  # an index entry holds 32 bits
+
+Swap = Callable[[CleanedFile, Sequence[Segment]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionReport:
+    """What a pass did; records and bytes are those of the segments that could be cleaned.
+
+    `stopped_by` is None for a complete pass, or "map full", "cancelled", "changed" (segments were trimmed or
+    truncated meanwhile) or "nothing to clean".
+    """
+
+    partition: str
+    first_dirty_offset: int
+    clean_offset: int
+    segments_before: int = 0
+    segments_after: int = 0
+    records_before: int = 0
+    records_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    tombstones_removed: int = 0
+    keys: int = 0
+    map_use: float = 0.0
+    seconds: float = 0.0
+    stopped_by: str | None = None
+
+
+# --- what can be cleaned, and when ---------------------------------------------------------------
+
+
+class Cleanable(NamedTuple):
+    """The segments that a pass may write anew, and the part [first_dirty, end) of them that it looks at."""
+
+    segments: tuple[Segment, ...]
+    first_dirty: int
+    end: int
+
+    @property
+    def dirty_bytes(self) -> int:
+        """The size of the segments that no pass has seen."""
+        return sum(one.size_bytes for one in self._dirty())
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The part of the bytes that no pass has seen."""
+        return self.dirty_bytes / (sum(one.size_bytes for one in self.segments) or 1)
+
+    def _dirty(self) -> list[Segment]:
+        ends = [*(one.base_offset for one in self.segments[1:]), self.end]  # one too many, if there is none
+        return [one for one, end in zip(self.segments, ends, strict=False) if end > self.first_dirty]
+
+    def is_due(self, config: TopicConfig, now_ms: int) -> bool:
+        """Say whether there is so much to gain, or something waits so long, that a pass should run."""
+        dirty = self._dirty()
+        if not dirty:
+            return False
+        if self.dirty_ratio >= config.min_cleanable_dirty_ratio:
+            return True
+        if config.max_compaction_lag_ms == -1:
+            return False
+        oldest = min(next(one.headers())[1].base_timestamp for one in dirty)
+        return now_ms - oldest > config.max_compaction_lag_ms
+
+
+def cleanable(
+    segments: Sequence[Segment], clean_offset: int, limit_offset: int, config: TopicConfig, now_ms: int
+) -> Cleanable:
+    """Return what a pass may clean: not the last segment, which is active, nothing that reaches above
+    `limit_offset`, and nothing younger than min_compaction_lag_ms.
+    """
+    chosen: list[Segment] = []
+    end = segments[0].base_offset
+    for segment, after in pairwise(segments):
+        # without a lag no record is too young: one dated ahead of the clock would hold up all that follow
+        young = 0 < config.min_compaction_lag_ms > now_ms - segment.max_timestamp
+        if after.base_offset > limit_offset or (young and after.base_offset > clean_offset):
+            break
+        chosen.append(segment)
+        end = after.base_offset
+    return Cleanable(tuple(chosen), min(max(clean_offset, segments[0].base_offset), end), end)
+
+
+class ChangedError(Exception):
+    """The segments were trimmed or truncated under the pass; what it has put in place stays."""
+
+
+# --- a pass --------------------------------------------------------------------------------------
+
+
+class Pass:
+    """One pass over what is cleanable. `swap` puts a cleaned file in the place of the segments given."""
+
+    def __init__(
+        self,
+        work: Cleanable,
+        start_offset: int,
+        config: TopicConfig,
+        buffer_bytes: int,
+        now_ms: int,
+        pace: Pace,
+        swap: Swap,
+        progress: Progress | None = None,
+    ) -> None:
+        self._work = work
+        self._start_offset = start_offset
+        self._config = config
+        self._now_ms = now_ms
+        self._pace = pace
+        self._swap = swap
+        self._keys = KeyMap(buffer_bytes)
+        self._live: Int64s | None = None  # the sorted offsets of the map, once hashes are not needed
+        self._last_of_producer: dict[int, int] = {}
+        self.end = work.end  # everything below it is clean after the pass
+        self.segments_after = len(work.segments)
+        self.records_before = self.records_after = self.tombstones_removed = 0
+        self.bytes_after = self.bytes_before = sum(one.size_bytes for one in work.segments)
+        self.keys, self.map_use = 0, 0.0
+        self._steps = Steps(progress, work.dirty_bytes + self.bytes_before)
+
+    def run(self) -> str | None:
+        """Clean; returns what stopped it before the end, None if nothing did."""
+        try:
+            with self._steps.part(self._work.dirty_bytes):
+                self._build_map()
+            self.keys, self.map_use = self._keys.used, self._keys.used / self._keys.capacity
+            self._clean()
+        except CancelledError:
+            self.end = self._work.first_dirty
+            return "cancelled"
+        except ChangedError:
+            self.end = self._work.first_dirty
+            return "changed"
+        self._steps.finish()
+        return "map full" if self.end < self._work.end else None
+
+    # --- the latest offset of every key
+
+    def _build_map(self) -> None:
+        for keys, offsets in self._dirty_chunks():
+            taken = self._keys.add(keys, offsets)
+            if taken < len(keys):
+                self.end = int(offsets[taken])
+                return
+
+    def _dirty_chunks(self) -> Iterator[tuple[list[bytes], Int64s]]:
+        """Iterate over the keys of the dirty part, with their offsets, many at a time."""
+        keys: list[bytes] = []
+        offsets: list[Int64s] = []
+        for batch, _ in self._batches(self._work.segments, self._work.first_dirty):
+            self._last_of_producer[_sender(batch.header)] = batch.header.base_offset
+            part = batch.slice(self._work.first_dirty, self._work.end)
+            rows = _keyed_rows(part)
+            found = part.keys()
+            keys += found if rows is None else [found[row] for row in rows.tolist()]  # type: ignore[arg-type]
+            offsets.append(part.offsets if rows is None else part.offsets[rows])
+            if len(keys) >= _CHUNK_ROWS:
+                yield keys, np.concatenate(offsets)
+                keys, offsets = [], []
+        if keys:
+            yield keys, np.concatenate(offsets)
+
+    def _batches(self, segments: Sequence[Segment], start: int) -> Iterator[tuple[RecordBatch, int]]:
+        for segment in segments:
+            for batch, stored in segment.combined_batches(max(start, segment.base_offset)):
+                self._pace.spend(batch.size_bytes)
+                self._steps.add(batch.size_bytes)
+                yield batch, stored
+
+    # --- cleaning
+
+    def _clean(self) -> None:
+        """Write the segments below the end anew, neighbours together as long as they fit in one."""
+        segments = [one for one in self._work.segments if one.base_offset < self.end]
+        ends = [*(one.base_offset for one in self._work.segments[1:]), self._work.end]
+        group: _Group | None = None
+        try:
+            for segment, after, end in zip(segments, [*segments[1:], None], ends, strict=False):
+                if self._live is None and segment.base_offset >= self._work.first_dirty:
+                    self._live = self._keys.into_offsets()  # from here on only offsets of the map are met
+                if group is not None and not group.has_room(segment):
+                    self._put_in_place(group)
+                    group = None
+                with self._steps.part(segment.size_bytes):
+                    if group is None and self._can_be_left(segment, after):
+                        continue
+                    group = group or _Group(segment, self._config, self._pace)
+                    self._write(segment, group)
+                    if group.next_offset != end:  # or what follows would be missing, or be there twice
+                        reason = f"it ends at offset {group.next_offset}, not at {end}"
+                        raise CorruptionError(segment.path, segment.size_bytes, reason)
+            if group is not None:
+                self._put_in_place(group)
+                group = None
+        finally:
+            if group is not None:
+                group.cleaned.discard()
+
+    def _put_in_place(self, group: _Group) -> None:
+        cleaned = group.finish()
+        try:
+            self._swap(cleaned, group.segments)
+        except BaseException:
+            cleaned.discard()
+            raise
+        self.bytes_after += cleaned.size_bytes - sum(one.size_bytes for one in group.segments)
+        self.segments_after -= len(group.segments) - 1
+
+    def _can_be_left(self, segment: Segment, after: Segment | None) -> bool:
+        """Say whether a segment would come out as it is, and has no neighbour to be put together with."""
+        if after is not None and segment.size_bytes + after.size_bytes <= self._config.segment_bytes:
+            return False
+        count = 0
+        for batch, stored in self._batches([segment], 0):
+            if stored > 1 or not self._judge(batch).stays_as_it_is(batch):
+                return False
+            count += len(batch)
+        self.records_before += count
+        self.records_after += count
+        return True
+
+    def _write(self, segment: Segment, group: _Group) -> None:
+        """Write what stays of a segment."""
+        group.segments.append(segment)
+        for batch, _ in self._batches([segment], 0):
+            verdict = self._judge(batch)
+            self.records_before += len(batch)
+            self.records_after += len(verdict.rows)
+            self.tombstones_removed += verdict.expired
+            last = self._is_last_of_its_producer(batch)
+            # that a batch was published matters only until the next one is
+            producer = batch.header.producer if last or not batch.header.is_published else NO_PRODUCER
+            if len(verdict.rows) == 0 and not last:
+                group.merger.skip(batch)
+            elif verdict.stays_as_it_is(batch) and (len(batch) >= _COPY_ROWS or producer != NO_PRODUCER):
+                group.copy(batch)  # it need not be put together with others
+            else:
+                group.merger.keep(batch, verdict.rows, verdict.delete_horizon, producer)
+            group.next_offset = batch.next_offset
+
+    def _is_last_of_its_producer(self, batch: RecordBatch) -> bool:
+        """Say whether a producer's sequence would be forgotten with this batch."""
+        header = batch.header
+        last = self._last_of_producer.get(_sender(header), header.base_offset)
+        return header.producer != NO_PRODUCER and header.base_offset >= last
+
+    def _judge(self, batch: RecordBatch) -> _Verdict:
+        """Decide which records of a batch stay."""
+        stays = self._live_by_hash(batch) if self._live is None else self._live_by_offset(batch, self._live)
+        offsets = batch.offsets
+        stays |= offsets >= self.end
+        stays &= offsets >= self._start_offset
+        values = batch.body.values
+        if values.nulls == NO_NULLS:
+            return _Verdict(stays.nonzero()[0], None, 0)
+        tombstones = ~values.present()
+        keyed = _keyed_rows(batch)
+        if keyed is not None:
+            tombstones &= np.isin(np.arange(len(batch)), keyed)  # without a key there is nothing to delete
+        horizon, expired = batch.delete_horizon, 0
+        if horizon is not None and self._now_ms >= horizon:
+            expired = int((tombstones & stays).sum())
+            stays &= ~tombstones
+        elif horizon is None and batch.next_offset <= self.end:
+            horizon = self._now_ms + self._config.delete_retention_ms
+        kept = bool((tombstones & stays).any())
+        return _Verdict(stays.nonzero()[0], horizon if kept else None, expired)
+
+    def _live_by_hash(self, batch: RecordBatch) -> NDArray[np.bool_]:
+        """Say of each record whether the map knows no later one with its key."""
+        if self._keys.used == 0:
+            return np.ones(len(batch), np.bool_)
+        rows, keys = _keyed_rows(batch), batch.keys()
+        if rows is None:
+            return self._keys.latest(keys) <= batch.offsets  # type: ignore[arg-type]
+        stays = np.ones(len(batch), np.bool_)
+        latest = self._keys.latest([keys[row] for row in rows.tolist()])
+        stays[rows] = latest <= batch.offsets[rows]
+        return stays
+
+    def _live_by_offset(self, batch: RecordBatch, live: Int64s) -> NDArray[np.bool_]:
+        """Say of each record of the dirty part whether its offset is the latest of a key."""
+        low, high = np.searchsorted(live, [batch.base_offset, batch.next_offset])
+        stays = np.zeros(len(batch), np.bool_)
+        stays[np.searchsorted(batch.offsets, live[low:high])] = True
+        rows = _keyed_rows(batch)
+        if rows is not None:
+            unkeyed = np.ones(len(batch), np.bool_)
+            unkeyed[rows] = False
+            stays |= unkeyed
+        return stays
+
+
+class _Group:
+    """Neighbours that become one segment."""
+
+    def __init__(self, first: Segment, config: TopicConfig, pace: Pace) -> None:
+        self.segments: list[Segment] = []
+        self.cleaned = CleanedFile.create(first.path, config)
+        self.merger = BatchMerger(self._write, compression.IDS[config.compression_type])
+        self.next_offset = first.base_offset
+        self._segment_bytes = config.segment_bytes
+        self._pace = pace
+
+    def has_room(self, segment: Segment) -> bool:
+        size = self.cleaned.size_bytes + self.merger.pending_bytes + segment.size_bytes
+        span = segment.next_offset - self.segments[0].base_offset
+        return size <= self._segment_bytes and span <= _MAX_GROUP_SPAN
+
+    def _write(self, encoded: EncodedBatch, base_offset: int, leader_epoch: int) -> None:
+        self._pace.spend(encoded.size)
+        pieces = encoded.stamped(base_offset, leader_epoch)
+        self.cleaned.write(pieces, encoded.size, base_offset, encoded.max_timestamp)
+
+    def copy(self, batch: RecordBatch) -> None:
+        """Write a batch as it stands."""
+        self.merger.write_out()
+        self._pace.spend(batch.size_bytes)
+        self.cleaned.write([batch.raw], batch.size_bytes, batch.base_offset, batch.header.max_timestamp)
+
+    def finish(self) -> CleanedFile:
+        """Make the new segment complete and durable, out of sight."""
+        self.merger.write_out()
+        self.cleaned.finish(self.next_offset)
+        return self.cleaned
+
+
+class _Verdict(NamedTuple):
+    """The rows of a batch that stay, until when its tombstones do, and how many of those just went."""
+
+    rows: Int64s
+    delete_horizon: int | None
+    expired: int
+
+    def stays_as_it_is(self, batch: RecordBatch) -> bool:
+        return len(self.rows) == len(batch) and self.delete_horizon == batch.delete_horizon
+
+
+def _sender(header: BatchHeader) -> int:
+    """Return what stands for a batch's producer: publications are all one, for only the last one matters."""
+    return PUBLISHED if header.is_published else header.producer_id
+
+
+def _keyed_rows(batch: RecordBatch) -> Int64s | None:
+    """Return the rows that have a key, None if all do: a record without one has no later one."""
+    if batch.body.keys.nulls == NO_NULLS:
+        return None
+    present = batch.body.keys.present()[batch.first_row : batch.first_row + len(batch)]
+    return present.nonzero()[0]
+
+
+class Pace:
+    """Holds a pass to cleaner_io_max_bytes_per_second, and ends it when it is cancelled."""
+
+    def __init__(self, bytes_per_second: int, cancelled: Signal) -> None:
+        self._rate = bytes_per_second
+        self._cancelled = cancelled
+        self._began = time.monotonic()
+        self._spent = 0
+
+    def spend(self, size_bytes: int) -> None:
+        """Account for bytes read or written; waits if they come too fast."""
+        self._spent += size_bytes
+        if self._rate > 0:
+            ahead = self._spent / self._rate - (time.monotonic() - self._began)
+            self._cancelled.wait(max(ahead, 0.0))
+        if self._cancelled.is_set():
+            raise CancelledError
+
+
+class CancelledError(Exception):
+    """The pass was cancelled; what it has put in place stays."""

@@ -1,0 +1,270 @@
+"""Groups: which consumer groups a log has, how far they are, and how to set that right from outside."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from commitlog.config import ConsumerConfig
+from commitlog.errors import (
+    ConfigError,
+    GroupNotEmptyError,
+    InvalidTopicError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
+from commitlog.groups.directory import GroupDirectory, known_groups
+from commitlog.groups.member import CountPartitions, GroupMember, MemberSettings, remove_expired
+from commitlog.groups.offsets import TOPIC, GroupOffsets, OffsetAndMetadata
+from commitlog.partition import Partition
+from commitlog.partitions.reader import PartitionReader
+from commitlog.record import TopicPartition
+from commitlog.topic import TopicSource
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member of a group, and what it reads; `process` is its host and process id."""
+
+    member_id: str
+    client_id: str
+    instance_id: str | None
+    process: str
+    topics: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """How far a group is in a partition; None where nothing is committed, or nobody reads it."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end_offset: int
+    lag: int | None
+    member_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group at one moment."""
+
+    group_id: str
+    state: Literal["Empty", "Rebalancing", "Stable"]
+    generation: int
+    strategy: str | None
+    members: tuple[MemberDescription, ...]
+    partitions: tuple[PartitionDescription, ...]
+
+
+class Groups:
+    """The groups of a log. What they have committed is opened when it is asked for."""
+
+    def __init__(
+        self, path: str, log: TopicSource, count: CountPartitions, open_offsets: Callable[[], Partition]
+    ) -> None:
+        self._path = path
+        self._log = log
+        self._count = count
+        self._open_offsets = open_offsets
+        self._lock = threading.Lock()
+        self._offsets: GroupOffsets | None = None
+
+    def offsets(self) -> GroupOffsets:
+        """Return what all groups have committed."""
+        with self._lock:
+            if self._offsets is None:
+                self._offsets = GroupOffsets(self._open_offsets())
+            return self._offsets
+
+    def member(self, config: ConsumerConfig) -> GroupMember:
+        """Return a place in a group, not taken yet."""
+        assert config.group_id is not None
+        settings = MemberSettings(
+            config.client_id,
+            config.group_instance_id,
+            config.strategies,
+            config.session_timeout_ms,
+            config.heartbeat_interval_ms,
+            config.max_poll_interval_ms,
+        )
+        directory = GroupDirectory(self._path, config.group_id)
+        return GroupMember(directory, self.offsets(), settings, self._count)
+
+    # --- looking
+
+    def names(self) -> list[str]:
+        """Return the groups that have, or had, members, or have committed something."""
+        return sorted(known_groups(self._path) | self._committing())
+
+    def _committing(self) -> set[str]:
+        return self.offsets().groups() if self._count([TOPIC]) else set()
+
+    def describe(self, group_id: str) -> GroupDescription:
+        """Tell who is in a group, and how far it is."""
+        return self._described(self._known(group_id))
+
+    def describe_all(self) -> list[GroupDescription]:
+        """Tell that of every group."""
+        return [self._described(GroupDirectory(self._path, group_id)) for group_id in self.names()]
+
+    def _described(self, directory: GroupDirectory) -> GroupDescription:
+        with directory.lock, directory.changing() as state:
+            remove_expired(state, directory, self._count, time.monotonic_ns())
+            committed = self.offsets().committed(directory.group_id)
+            members = tuple(
+                MemberDescription(
+                    one.member_id, one.client_id, one.instance_id, one.process, one.topics,
+                    tuple(sorted(state.owned(one.member_id))),
+                )
+                for one in state.members.values()
+            )  # fmt: skip
+            names = sorted(
+                {*committed, *state.owners, *(one for some in state.target.values() for one in some)}
+            )
+            # measured: finding the topic of each partition anew takes 100 us a partition
+            topics = {topic: self._partitions_of(topic) for topic in {name.topic for name in names}}
+            partitions = [
+                _progress(
+                    name, topics[name.topic][name.partition], committed.get(name), state.owners.get(name)
+                )
+                for name in names
+                if 0 <= name.partition < len(topics[name.topic])
+            ]
+            situation: Literal["Empty", "Rebalancing", "Stable"]
+            situation = "Empty" if not members else "Stable" if state.settled else "Rebalancing"
+            return GroupDescription(
+                directory.group_id, situation, state.generation, state.strategy, members, tuple(partitions)
+            )  # fmt: skip
+
+    def _partitions_of(self, topic: str) -> Sequence[PartitionReader]:
+        """Return the partitions of a topic; what is committed may be about one that is not there."""
+        with suppress(InvalidTopicError, UnknownTopicError):
+            return self._log.topic(topic).partitions
+        return ()
+
+    # --- changing
+
+    def reset(
+        self,
+        group_id: str,
+        to: Literal["earliest", "latest"] | None = None,
+        *,
+        offset: int | None = None,
+        timestamp: int | None = None,
+        shift_by: int | None = None,
+        topics: Iterable[str | tuple[str, int]] | None = None,
+        dry_run: bool = False,
+    ) -> dict[TopicPartition, int]:
+        """Set what an empty group has committed, within what the log has; returns the new offsets."""
+        ways = (to, offset, timestamp, shift_by)
+        if sum(way is not None for way in ways) != 1 or to not in (None, "earliest", "latest"):
+            raise ConfigError(
+                "to", to, "say 'earliest', 'latest', offset=, timestamp= or shift_by=; one of them"
+            )
+        directory = GroupDirectory(self._path, group_id) if topics is not None else self._known(group_id)
+        with directory.lock:
+            self._check_empty(directory)
+            committed = self.offsets().committed(group_id)
+            names = sorted(filter(self._is_there, committed)) if topics is None else self._named(topics)
+            before = {name: committed[name].offset if name in committed else None for name in names}
+            chosen = {
+                name: self._chosen(name, before[name], to, offset, timestamp, shift_by) for name in names
+            }
+            if chosen and not dry_run:
+                stored = {name: OffsetAndMetadata(value) for name, value in chosen.items()}
+                self.offsets().commit(group_id, stored, sync=True)
+        return chosen
+
+    def _chosen(
+        self,
+        name: TopicPartition,
+        committed: int | None,
+        to: Literal["earliest", "latest"] | None,
+        offset: int | None,
+        timestamp: int | None,
+        shift_by: int | None,
+    ) -> int:
+        partition = self._partition(name)
+        low, high = partition.start_offset, partition.high_watermark
+        if to is not None:
+            return low if to == "earliest" else high
+        if timestamp is not None:
+            offset = partition.offset_for_timestamp(timestamp)
+        elif shift_by is not None:
+            offset = (low if committed is None else committed) + shift_by
+        return high if offset is None else min(max(offset, low), high)
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note how far an empty group is: for who keeps track of its own progress, and shows it here."""
+        directory = GroupDirectory(self._path, group_id)
+        with directory.lock:
+            self._check_empty(directory)
+            stored = {TopicPartition(*name): OffsetAndMetadata(offset) for name, offset in offsets.items()}
+            self.offsets().commit(group_id, stored)
+
+    def delete(self, group_id: str) -> None:
+        """Forget an empty group and what it has committed."""
+        directory = self._known(group_id)
+        with directory.lock:
+            self._check_empty(directory)
+            committed = self.offsets().committed(group_id)
+            if committed:
+                self.offsets().forget(group_id, committed)
+            # crash: a group that has committed nothing, in a file -> delete it again
+            directory.remove()
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget what groups have committed for a topic that is to be deleted."""
+        for group_id in self._committing():
+            gone = [name for name in self.offsets().committed(group_id) if name.topic == topic]
+            if gone:
+                self.offsets().forget(group_id, gone)
+
+    def _known(self, group_id: str) -> GroupDirectory:
+        if group_id not in self.names():
+            raise UnknownGroupError(group_id)
+        return GroupDirectory(self._path, group_id)
+
+    def _check_empty(self, directory: GroupDirectory) -> None:
+        """Refuse a group that has members; with its lock held, so that nobody joins meanwhile."""
+        with directory.changing() as state:
+            remove_expired(state, directory, self._count, time.monotonic_ns())
+            if state.members:
+                raise GroupNotEmptyError(directory.group_id, len(state.members))
+
+    def _named(self, topics: Iterable[str | tuple[str, int]]) -> list[TopicPartition]:
+        """Return the partitions that are meant by names of topics, or are named themselves."""
+        found: list[TopicPartition] = []
+        for one in [topics] if isinstance(topics, str) else topics:
+            if isinstance(one, str):
+                found += [
+                    TopicPartition(one, number) for number in range(len(self._log.topic(one).partitions))
+                ]
+            else:
+                found.append(TopicPartition(*one))
+        return found
+
+    def _is_there(self, name: TopicPartition) -> bool:
+        """Say whether there is such a partition: what is committed may be about others, or about none."""
+        with suppress(InvalidTopicError):
+            return 0 <= name.partition < self._count([name.topic]).get(name.topic, 0)
+        return False
+
+    def _partition(self, name: TopicPartition) -> PartitionReader:
+        found: PartitionReader = self._log.topic(name.topic).partition(name.partition)
+        return found
+
+
+def _progress(
+    name: TopicPartition, partition: PartitionReader, committed: OffsetAndMetadata | None, owner: str | None
+) -> PartitionDescription:
+    end = partition.high_watermark
+    offset = None if committed is None else committed.offset
+    lag = None if offset is None else max(end - offset, 0)
+    return PartitionDescription(*name, offset, end, lag, owner)

@@ -1,0 +1,109 @@
+"""A group's files: its lock, its state and its heartbeats.
+
+groups/NAME.lock      held by whoever looks at the group or changes it
+groups/NAME.json      the state; replaced whole
+groups/NAME.beats     heartbeats, mapped
+
+None of it need survive a power cut: members of another boot of the machine are dead. Committed offsets are
+kept elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from urllib.parse import quote, unquote
+
+from commitlog import files
+from commitlog.errors import ConfigError
+from commitlog.groups.heartbeats import Heartbeats
+from commitlog.groups.state import GroupState
+from commitlog.locks import ProcessLock, boot_id
+
+FOLDER = "groups"
+_LOCK, _STATE, _BEATS, _NEW = ".lock", ".json", ".beats", ".new"
+_LONGEST_NAME = 255 - len(_BEATS)
+
+
+class GroupDirectory:
+    """The state of one group, as all processes share it."""
+
+    def __init__(self, log_path: str, group_id: str) -> None:
+        self.group_id = group_id
+        name = file_name(group_id)
+        folder = os.path.join(log_path, FOLDER)
+        os.makedirs(folder, exist_ok=True)
+        self._path = os.path.join(folder, name)
+        self.lock = ProcessLock(self._path + _LOCK)
+        self.heartbeats = Heartbeats.open(self._path + _BEATS)
+        self._boot = boot_id()
+        self._known: tuple[int, GroupState] | None = None  # the state, and the count of changes it is of
+
+    def look(self) -> GroupState:
+        """Return the state, which must not be changed; with `lock` held."""
+        changes = self.heartbeats.changes
+        if self._known is None or self._known[0] != changes:
+            self._known = changes, self._load()
+        return self._known[1]
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[GroupState]:
+        """Give the state and store it, with `lock` held all the time; on an exception nothing has changed."""
+        state = self.look()
+        self._known = None
+        before, members = state.to_json(), list(state.members.values())
+        yield state
+        after = state.to_json()
+        if after != before:
+            self.heartbeats.count_change()
+            # crash: counted, not replaced -> the others read the old state once more
+            self._store(after)
+            # crash: replaced, with the slots of who has gone -> they beat in vain, until others get them
+            for one in members:
+                if one.member_id not in state.members:
+                    self.heartbeats.vacate(one.slot)
+        self._known = self.heartbeats.changes, state
+
+    def _load(self) -> GroupState:
+        try:
+            with open(self._path + _STATE, "rb") as file:
+                return GroupState.from_json(file.read(), self._boot)
+        except FileNotFoundError:
+            return GroupState(self._boot)
+        except ValueError:
+            # a power cut left half of it, or a bit rotted; members hear that they are none any more
+            return GroupState(self._boot)
+
+    def _store(self, raw: bytes) -> None:
+        files.write_unsynced(self._path + _NEW, raw)
+        # crash: the new state beside the old one -> overwritten by the next change
+        files.replace(self._path + _NEW, self._path + _STATE)
+
+    def remove(self) -> None:
+        """Forget the group, with nobody in it and `lock` held. Its lock stays: somebody may wait for it."""
+        self._known = None
+        self.heartbeats.count_change()
+        files.remove(self._path + _STATE)
+
+
+def file_name(group_id: str) -> str:
+    """Return the name of a group's files; ConfigError if no file can be named so."""
+    try:
+        name = quote(group_id, safe="") if isinstance(group_id, str) else ""
+    except UnicodeEncodeError:  # half of a surrogate pair
+        name = ""
+    if not 0 < len(name) <= _LONGEST_NAME:
+        raise ConfigError(
+            "group_id", group_id, f"must be text of 1 to {_LONGEST_NAME} bytes, quoted as in a URL"
+        )
+    return name
+
+
+def known_groups(log_path: str) -> set[str]:
+    """Return the groups that have, or had, members."""
+    try:
+        names = os.listdir(os.path.join(log_path, FOLDER))
+    except FileNotFoundError:
+        return set()
+    return {unquote(name.removesuffix(_STATE)) for name in names if name.endswith(_STATE)}

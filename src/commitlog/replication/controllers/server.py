@@ -1,0 +1,236 @@
+"""ControllerServer: lets nodes of other processes use the StaticController of this one."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from commitlog.errors import (
+    CommitLogError,
+    ProtocolError,
+    StaleControllerError,
+    StaleNodeError,
+    WrongClusterError,
+)
+from commitlog.replication.cluster import ClusterState
+from commitlog.replication.control_messages import (
+    AddPartitions,
+    AlterTopic,
+    ClusterNow,
+    ElectPreferred,
+    Gone,
+    Heartbeat,
+    IsrDecided,
+    Join,
+    Joined,
+    Leave,
+    ProposeIsr,
+    Reassign,
+)
+from commitlog.replication.controllers.static import StaticController
+from commitlog.replication.messages import CreateTopic, DeleteTopic, Done, Message
+from commitlog.replication.ports import Reply, Transport
+from commitlog.replication.refusals import refused
+
+_LISTENER = -1
+_TOKENS = 64  # of a node that are remembered: a Join that comes late, and twice, must not count again
+
+
+@dataclass(slots=True)
+class _Session:
+    """A life of a node, and when it was last heard of."""
+
+    incarnation: int
+    heard_ms: int
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """The attempts of a node to join, the newest last, and what that one was answered."""
+
+    tokens: deque[str] = field(default_factory=lambda: deque(maxlen=_TOKENS))
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A Heartbeat that is not answered yet."""
+
+    reply: Reply
+    version: int
+    deadline_ms: int
+
+
+class ControllerServer:
+    """Serves a controller over a transport. A node that is not heard of for session_timeout_ms is gone.
+
+    It answers the messages of control_messages.py; another handler may pass them on to handle(). Closing it
+    closes neither the controller nor the transport.
+    """
+
+    def __init__(
+        self, controller: StaticController, transport: Transport, *, session_timeout_ms: int = 10_000
+    ) -> None:
+        self._controller = controller
+        self._transport = transport
+        self._session_timeout_ms = session_timeout_ms
+        self._lock = threading.Lock()
+        self._sessions: dict[int, _Session] = {}
+        self._attempts: dict[int, _Attempts] = {}
+        self._waiting: list[_Waiting] = []
+        self._state = controller.state()
+        self._looked_ms = 0
+        self._closed = False
+
+    def serve(self) -> str:
+        """Take requests from now on; returns the address for RemoteController."""
+        self.start()
+        return self._transport.serve(self.handle)
+
+    def start(self) -> None:
+        """Watch over the nodes of other processes; each that is known as alive has a whole session ahead."""
+        self._looked_ms = now_ms = self._transport.now_ms()
+        self._controller.listen(_LISTENER, self._changed)
+        for node_id, node in self._controller.state().nodes.items():
+            if not self._controller.is_local(node_id):
+                self._sessions[node_id] = _Session(node.incarnation, now_ms)
+        self._transport.call_every(max(self._session_timeout_ms // 10, 1), self._look)
+
+    def close(self) -> None:
+        """Answer those who wait, and watch over nobody any more."""
+        with self._lock:
+            self._closed = True
+            waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.reply(ClusterNow(self._state))
+
+    # --- requests
+
+    def handle(self, message: Message, reply: Reply) -> None:
+        """Answer a request, now or later."""
+        try:
+            self._check_cluster(message)
+            if isinstance(message, Heartbeat):
+                self._heartbeat(message, reply)
+            else:
+                reply(self._answer(message))
+        except CommitLogError as error:
+            reply(refused(error))
+
+    def _check_cluster(self, message: Message) -> None:
+        """Refuse a request that means another cluster, or a node that knows more than the controller."""
+        theirs, ours = getattr(message, "cluster_id", ""), self._controller.state().cluster_id
+        if theirs not in ("", ours):
+            raise WrongClusterError(theirs, ours)
+        if isinstance(message, Join | Heartbeat) and message.node_id >= 0:
+            self._controller.check(message.known)
+
+    def _answer(self, message: Message) -> Message:
+        controller = self._controller
+        match message:
+            case Join():
+                return self._join(message)
+            case ProposeIsr(change):
+                return IsrDecided(*controller.decide_isr(change))
+            case Leave(node_id, incarnation):
+                self._check_alive(node_id, incarnation)
+                controller.start_leaving(node_id)
+            case Gone(node_id, incarnation):
+                controller.gone(node_id, incarnation)
+            case CreateTopic(name, partitions, replication_factor, config):
+                controller.create_topic(name, partitions, replication_factor, config)
+            case DeleteTopic(name):
+                controller.delete_topic(name)
+            case AlterTopic(name, changes):
+                controller.alter_topic(name, changes)
+            case AddPartitions(name, partitions):
+                controller.add_partitions(name, partitions)
+            case Reassign(partition, replicas):
+                controller.reassign(partition, replicas)
+            case ElectPreferred():
+                controller.elect_preferred()
+            case _:
+                raise ProtocolError("the controller", f"it is not asked for {type(message).__name__}")
+        return Done()
+
+    def _check_alive(self, node_id: int, incarnation: int) -> None:
+        node = self._controller.state().nodes.get(node_id)
+        if node is None or node.incarnation != incarnation:
+            raise StaleNodeError(node_id)
+
+    def _join(self, message: Join) -> Joined:
+        with self._lock:
+            attempts = self._attempts.setdefault(message.node_id, _Attempts())
+            session = self._sessions.get(message.node_id)
+            if attempts.tokens and attempts.tokens[-1] == message.token:
+                if session is not None and session.incarnation == attempts.incarnation:
+                    return Joined(attempts.incarnation, self._session_timeout_ms)
+            elif message.token in attempts.tokens:
+                raise StaleNodeError(message.node_id)
+            incarnation = self._controller.register(
+                message.node_id,
+                message.address,
+                clean=message.clean,
+                disk_id=message.disk_id,
+                known=message.known,
+            )
+            if message.token not in attempts.tokens:
+                attempts.tokens.append(message.token)
+            attempts.incarnation = incarnation
+            self._sessions[message.node_id] = _Session(incarnation, self._transport.now_ms())
+        return Joined(incarnation, self._session_timeout_ms)
+
+    def _heartbeat(self, message: Heartbeat, reply: Reply) -> None:
+        now_ms = self._transport.now_ms()
+        with self._lock:
+            session = self._sessions.get(message.node_id)
+            if session is not None and session.incarnation == message.incarnation:
+                session.heard_ms = now_ms
+            state = self._controller.state()
+            if message.version >= state.version and not self._closed:
+                wait_ms = min(message.max_wait_ms, self._session_timeout_ms // 3)
+                self._waiting.append(_Waiting(reply, message.version, now_ms + wait_ms))
+                return
+        reply(ClusterNow(state))
+
+    # --- what happens meanwhile
+
+    def _changed(self, state: ClusterState) -> None:
+        with self._lock:
+            self._state = state
+            due = [one for one in self._waiting if one.version < state.version]
+            self._waiting = [one for one in self._waiting if one.version >= state.version]
+        for one in due:
+            one.reply(ClusterNow(state))
+
+    def _look(self) -> None:
+        """Answer those who have waited long enough, and see who was not heard of for too long."""
+        now_ms = self._transport.now_ms()
+        with self._lock:
+            if self._closed:
+                return
+            due = [one for one in self._waiting if one.deadline_ms <= now_ms]
+            self._waiting = [one for one in self._waiting if one.deadline_ms > now_ms]
+            self._excuse(now_ms)
+            missed = {
+                node_id: session.incarnation
+                for node_id, session in self._sessions.items()
+                if now_ms - session.heard_ms > self._session_timeout_ms
+            }
+            for node_id in missed:
+                del self._sessions[node_id]
+        for one in due:
+            one.reply(ClusterNow(self._state))
+        for node_id, incarnation in missed.items():
+            with suppress(StaleControllerError):  # it decides nothing any more, and has said so
+                self._controller.gone(node_id, incarnation)  # nothing happens if it has joined again
+
+    def _excuse(self, now_ms: int) -> None:
+        """If this process was stopped for a while, nobody could be heard: that is not the nodes' fault."""
+        late_ms = now_ms - self._looked_ms - self._session_timeout_ms // 2
+        if late_ms > 0:
+            for session in self._sessions.values():
+                session.heard_ms = now_ms
+        self._looked_ms = now_ms

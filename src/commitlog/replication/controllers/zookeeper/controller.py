@@ -1,0 +1,424 @@
+"""ZooKeeperController: the controller of a real cluster. One of its nodes is elected to decide.
+
+Every node keeps an ephemeral znode; the elected one sees who is alive and writes the state; all read it.
+docs/controllers.md tells what that promises.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from commitlog.errors import (
+    ClosedError,
+    CommitLogError,
+    MissingDependencyError,
+    NoControllerError,
+    StaleControllerError,
+    WrongClusterError,
+)
+from commitlog.record import TopicPartition
+from commitlog.replication import rules
+from commitlog.replication.cluster import ClusterState, IsrChange, Known
+from commitlog.replication.controllers.notifier import CallingThread, CallSoon
+from commitlog.replication.ports import Changed, Decided
+from commitlog.tasks import Task, TaskHealth
+
+try:
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import KazooException, SessionExpiredError
+    from kazoo.retry import KazooRetry
+
+    from commitlog.replication.controllers.zookeeper.elected import DeposedError, Elected
+    from commitlog.replication.controllers.zookeeper.membership import Member
+    from commitlog.replication.controllers.zookeeper.requests import Answer, Requests, isr_request
+    from commitlog.replication.controllers.zookeeper.znodes import Layout, read_state
+except ImportError as missing:
+    raise MissingDependencyError("ZooKeeperController", "commitlog[zookeeper]") from missing
+
+_LOOK_SECONDS, _RETRY_SECONDS = 5.0, 0.1  # watches tell sooner; this is for what they might miss
+_REFUSED_SECONDS, _PROBE_SECONDS = 1.0, 2.0
+_logger = logging.getLogger("commitlog.replication")
+
+
+class ZooKeeperController:
+    """The controller of the nodes that use the same `root` in a ZooKeeper; one of these for each node.
+
+    A thread of its own looks at what has changed whenever a watch tells, and does what is to be done; another
+    tells the node (or `call_soon`, as with StaticController). `options` go to kazoo's client: auth_data,
+    default_acl, use_ssl and so on. What is asked by a caller raises NoControllerError if no answer comes in
+    time: it may have been done all the same.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        root: str = "/commitlog",
+        session_timeout_ms: int = 10_000,
+        request_timeout_ms: int = 30_000,
+        call_soon: CallSoon | None = None,
+        **options: Any,
+    ) -> None:
+        self._request_timeout_ms = request_timeout_ms
+        self._session_seconds = session_timeout_ms / 1000
+        self._hosts, self._options = hosts, options
+        self._client = self._new_client()
+        self._layout = Layout(root.rstrip("/"))
+        self._task = Task("zookeeper", self._look)
+        self._requests = Requests(self._client, self._layout, self._wake)
+        self._changing = threading.Condition()
+        self._state = ClusterState()
+        self._member: Member | None = None
+        self._leaving: Member | None = None
+        self._elected: Elected | None = None
+        self._session: int | None = None
+        self._cut_off_since: float | None = None
+        self._passed = False  # the last probe got through
+        self._refusal: CommitLogError | None = None  # why what is in ZooKeeper is not listened to
+        self._decisions: list[tuple[int, Decided, bool]] = []
+        self._started = self._closed = False
+        self._thread: CallingThread | None = None
+        if call_soon is None:
+            self._thread = CallingThread("zookeeper-calls")
+            call_soon = self._thread.soon
+        self._call_soon = call_soon
+
+    # --- nodes
+
+    def _new_client(self) -> Any:
+        retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0)
+        client = KazooClient(
+            self._hosts, timeout=self._session_seconds, connection_retry=retry, **self._options
+        )
+        client.add_listener(self._wake)
+        return client
+
+    def join(
+        self,
+        node_id: int,
+        address: str,
+        *,
+        clean: bool,
+        changed: Changed,
+        disk_id: str = "",
+        known: Known | None = None,
+    ) -> int:
+        """Make the node of this process known as alive; returns its incarnation."""
+        with self._changing:
+            if self._member is not None:
+                raise CommitLogError(f"node {self._member.node_id} has joined here already")
+            member = self._member = Member(node_id, address, clean, changed, disk_id, known)
+        self._start()
+        with self._changing:
+            self._wake()
+            self._wait_for(lambda: member.alive or self._refusal is not None, self._request_timeout_ms)
+            if member.alive:
+                return member.incarnation
+            if self._refusal is not None:
+                self._member = None
+                raise self._refusal
+        raise self.problem() or NoControllerError(
+            f"node {node_id} was not seen in {self._request_timeout_ms} ms"
+        )
+
+    def leave(self, node_id: int, timeout_ms: int) -> bool:
+        """Hand over what a node leads; False if no replica came in sync in time to take it all."""
+        node = self.state().nodes.get(node_id)
+        if node is None:
+            return True
+        self._ask("leave", node_id, node.incarnation)
+        with self._changing:
+            return self._wait_for(lambda: self._handed_over(node_id), timeout_ms)
+
+    def _handed_over(self, node_id: int) -> bool:
+        node = self._state.nodes.get(node_id)
+        return (node is None or node.leaving) and rules.handed_over(self._state, node_id)
+
+    def gone(self, node_id: int) -> None:
+        """Forget the node of this process, which stops; if it is the elected controller, another will be."""
+        with self._changing:
+            if self._member is None or self._member.node_id != node_id:
+                return
+            self._member, self._leaving = None, self._member
+            self._wake()
+            self._wait_for(lambda: self._leaving is None, self._request_timeout_ms)
+
+    @property
+    def is_elected(self) -> bool:
+        """Whether this process decides, as far as it knows."""
+        return self._elected is not None
+
+    def health(self) -> TaskHealth:
+        """Tell how the thread fares that looks after all this."""
+        return self._task.health()
+
+    # --- what callers ask for
+
+    def propose_isr(self, change: IsrChange, decided: Decided) -> None:
+        """Propose who is in sync; the elected controller decides, unless the node is fenced first."""
+
+        def answered(answer: Answer | None) -> None:
+            if answer is not None:
+                self._decisions.append((answer.version, decided, answer.error is None))
+
+        self._requests.add(isr_request(change), answered)
+        self._wake()
+
+    def state(self) -> ClusterState:
+        """Return the newest state that is known here; who is no node reads it."""
+        with self._changing:
+            if self._member is not None:
+                return self._state
+        self._start()
+        with self._changing:
+            self._wait_for(lambda: self._client.connected, self._request_timeout_ms)
+        if not self._client.connected:
+            raise self._out_of_reach()
+        try:
+            self._layout.make(self._client, None)
+            return read_state(self._client, self._layout, None, None)
+        except KazooException as error:
+            raise NoControllerError(repr(error)) from error
+
+    def problem(self) -> CommitLogError | None:
+        """Return why the node does not hear of new states; None if it does."""
+        if self._refusal is not None:
+            return self._refusal
+        return None if self._client.connected else self._out_of_reach()
+
+    def _out_of_reach(self) -> NoControllerError:
+        return NoControllerError(f"no ZooKeeper at {self._hosts}")
+
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
+    ) -> None:
+        """Create a topic, its replicas spread over the nodes that are alive."""
+        self._ask("create_topic", name, partitions, replication_factor, dict(config))
+
+    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Change settings of a topic, on all nodes."""
+        self._ask("alter_topic", name, dict(changes))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        self._ask("delete_topic", name)
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic have so many partitions."""
+        self._ask("add_partitions", name, partitions)
+
+    def reassign(self, name: TopicPartition, replicas: Sequence[int]) -> None:
+        """Move a partition to these nodes, while it is written."""
+        self._ask("reassign", *name, list(replicas))
+
+    def elect_preferred(self) -> None:
+        """Let the first replica of each partition lead, where it is in sync."""
+        self._ask("elect_preferred")
+
+    def _ask(self, what: str, *arguments: Any) -> None:
+        self._start()
+        answers: list[Answer | None] = []
+
+        def answered(answer: Answer | None) -> None:
+            with self._changing:
+                answers.append(answer)
+                self._changing.notify_all()
+
+        self._requests.add({"do": what, "with": arguments}, answered)
+        self._wake()
+        with self._changing:
+            self._wait_for(lambda: bool(answers), self._request_timeout_ms)
+        answer = answers[0] if answers else None
+        if answer is None:
+            silent = NoControllerError("nobody answered; it may have been done")
+            raise silent if self._client.connected else self._out_of_reach()
+        if answer.error is not None:
+            raise answer.error
+
+    # --- the thread that looks after all this
+
+    def _wake(self, event: Any = None) -> None:
+        self._task.wake()
+
+    def _look(self) -> float:
+        """Do what there is to do; returns after how many seconds to look again, if nothing wakes us."""
+        try:
+            if not self._client.connected:
+                self._probe()
+                return _RETRY_SECONDS
+            self._cut_off_since, self._passed = None, False
+            with self._changing:
+                self._changing.notify_all()
+            session = self._begin_session()
+            self._requests.look()
+            self._act(session)
+            self._take(read_state(self._client, self._layout, self._state, self._wake))
+            self._requests.look()
+            self._tell_decisions()
+        except DeposedError:
+            self._elected = None
+            return 0.0
+        except (WrongClusterError, StaleControllerError) as error:
+            self._refuse(error)
+            return _REFUSED_SECONDS
+        except KazooException:
+            return _RETRY_SECONDS  # the connection is lost; nothing is taken for done that was not told
+        return _LOOK_SECONDS
+
+    def _refuse(self, error: CommitLogError) -> None:
+        """Do not listen to what is in ZooKeeper, which is not what this node knows; say so once.
+
+        The node goes on as it does while ZooKeeper cannot be reached.
+        """
+        if str(error) != str(self._refusal):
+            _logger.error("not listening to ZooKeeper at %s: %s", self._hosts, error)
+        with self._changing:
+            self._refusal, self._elected = error, None
+            self._changing.notify_all()
+
+    def _probe(self) -> None:
+        """See whether only our own client cannot get through, and take another one then.
+
+        A ZooKeeper that has lost its data refuses, without a word, a client that has seen more than it has.
+        Ours may only be slow: another one has to get through twice, with a session between.
+        """
+        now = time.monotonic()
+        if self._cut_off_since is None:
+            self._cut_off_since = now
+        if now - self._cut_off_since < self._session_seconds:
+            return
+        self._cut_off_since = now
+        other = self._new_client()
+        other.start_async().wait(_PROBE_SECONDS)
+        passed, self._passed = self._passed, bool(other.connected)
+        if passed and other.connected and not self._client.connected:
+            _logger.warning("ZooKeeper at %s does not take our session; taking another one", self._hosts)
+            self._client, other = other, self._client
+            self._requests.client = self._client
+        other.stop()
+        other.close()
+
+    def _begin_session(self) -> int:
+        known = self._member.known if self._member is not None else None
+        session = self._client.client_id
+        if session is None:
+            raise SessionExpiredError
+        if session[0] != self._session:
+            self._layout.make(self._client, known)
+        refusal = self._layout.refusal(self._client, known, self._wake)
+        if refusal is not None:
+            raise refusal
+        if self._refusal is not None:
+            _logger.warning("listening to ZooKeeper at %s again", self._hosts)
+            self._refusal = None
+        if session[0] != self._session:
+            if self._session is not None:
+                self._lose()
+            self._session = session[0]
+        return int(session[0])
+
+    def _lose(self) -> None:
+        """The session is over: nobody has to heed this node any more, until it has joined again."""
+        self._elected, self._session = None, None
+        self._requests.forget()
+        self._decisions.clear()
+        member = self._member
+        if member is not None:
+            member.fence("its session is over")
+            self._tell(member, self._state)
+
+    def _act(self, session: int) -> None:
+        """Be there as a node, and govern if elected."""
+        leaving, member = self._leaving, self._member
+        if leaving is not None:
+            leaving.unregister(self._client, self._layout, session)
+            self._resign(session)
+            with self._changing:
+                self._leaving = None
+                self._changing.notify_all()
+        if member is not None:
+            member.register(self._client, self._layout, session, self._wake)
+            self._stand(member, session)
+            if self._elected is not None:
+                self._elected.govern()
+
+    def _resign(self, session: int) -> None:
+        """Decide nothing any more; the znode may be there of an election or a deletion that went unheard."""
+        self._elected = None
+        stat = self._client.exists(self._layout.controller)
+        if stat is not None and stat.ephemeralOwner == session:
+            self._client.delete(self._layout.controller)
+
+    def _stand(self, member: Member, session: int) -> None:
+        if self._elected is not None:
+            return
+        stat = self._client.exists(self._layout.controller, watch=self._wake)
+        if stat is not None and stat.ephemeralOwner == session:
+            self._client.delete(self._layout.controller)  # of an election whose outcome we did not hear
+            stat = None
+        if stat is None:
+            name = f"node {member.node_id}"
+            self._elected = Elected.stand(self._client, self._layout, name, self._wake)
+            self._wake()
+
+    def _take(self, state: ClusterState) -> None:
+        with self._changing:
+            self._state = state
+        if self._member is not None:
+            self._tell(self._member, state)
+        with self._changing:
+            self._changing.notify_all()
+
+    def _tell(self, member: Member, state: ClusterState) -> None:
+        was_alive = member.alive
+        shown = member.shown(state)
+        if was_alive and not member.alive:
+            self._requests.forget()
+            self._decisions.clear()
+            self._wake()
+        if shown is not None:
+            self._call_soon(partial(member.changed, shown))
+
+    def _tell_decisions(self) -> None:
+        """Tell of decisions by whose state the node was told; look again for the others."""
+        ready = [one for one in self._decisions if one[0] <= self._state.version]
+        self._decisions = [one for one in self._decisions if one[0] > self._state.version]
+        for _, decided, counts in ready:
+            self._call_soon(partial(decided, counts))
+        if self._decisions:
+            self._wake()
+
+    # --- beginning and end
+
+    def _start(self) -> None:
+        with self._changing:
+            if self._closed:
+                raise ClosedError("the controller")
+            if self._started:
+                return
+            self._client.start_async()
+            self._started = True
+            self._task.start()
+
+    def _wait_for(self, condition: Any, timeout_ms: int) -> bool:
+        found = self._changing.wait_for(lambda: self._closed or condition(), timeout_ms / 1000)
+        return bool(found and not self._closed)
+
+    def close(self) -> None:
+        """End the session, and so the node if it is still there; let everything go."""
+        with self._changing:
+            if self._closed:
+                return
+            self._closed = True
+            self._changing.notify_all()
+        if self._started:
+            self._task.stop()
+        self._client.stop()
+        self._client.close()
+        if self._thread is not None:
+            self._thread.close()

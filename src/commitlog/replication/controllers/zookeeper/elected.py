@@ -1,0 +1,207 @@
+"""Elected: what the controller does that the nodes have elected among them, by ZooKeeper.
+
+It sees who is alive, answers requests, and writes the state. Every write is a transaction that checks that no
+other controller was elected since. A change and the answer to who asked for it are written together, or not
+at all: a request is carried out once, whoever is elected meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+
+from commitlog.ids import new_id
+from commitlog.replication import rules
+from commitlog.replication.cluster import ClusterState
+from commitlog.replication.controllers.stored import dumped
+from commitlog.replication.controllers.zookeeper.requests import answered
+from commitlog.replication.controllers.zookeeper.znodes import (
+    Cluster,
+    Layout,
+    Watch,
+    packed_topic,
+    read_nodes,
+    read_state,
+)
+
+_logger = logging.getLogger("commitlog.replication")
+# Of the topics of a transaction, unless it is a single one, and of all of it; ZooKeeper refuses a megabyte.
+_MOST_BYTES, _MOST_BYTES_AT_ALL = 512 << 10, 950_000
+Write = Callable[[Any], None]  # adds an operation to a transaction
+
+
+class DeposedError(Exception):
+    """Another controller was elected since."""
+
+
+class Elected:
+    """The elected controller. One thread uses it; `watch` is called when govern() is to be called again."""
+
+    def __init__(self, client: Any, layout: Layout, epoch: int, epoch_version: int, watch: Watch) -> None:
+        self.epoch = epoch
+        self._client = client
+        self._layout = layout
+        self._epoch_version = epoch_version
+        self._watch = watch
+        self._state: ClusterState | None = None  # None: it has to be read
+        self._cluster = Cluster()
+        self._cluster_version = 0
+        self._answered: set[str] = set()
+        self._reign_id = new_id()
+
+    @classmethod
+    def stand(cls, client: Any, layout: Layout, name: str, watch: Watch) -> Self | None:
+        """Stand for election; None if somebody else won."""
+        raw, stat = client.get(layout.controller_epoch)
+        epoch = int(raw) + 1
+        transaction = client.transaction()
+        transaction.create(layout.controller, dumped({"name": name, "epoch": epoch}), ephemeral=True)
+        transaction.set_data(layout.controller_epoch, str(epoch).encode(), version=stat.version)
+        if any(isinstance(result, Exception) for result in transaction.commit()):
+            return None
+        _logger.info("%s is elected controller, epoch %s", name, epoch)
+        return cls(client, layout, epoch, stat.version + 1, watch)
+
+    def govern(self) -> None:
+        """Do what there is to do. After a KazooException it is not known what was written: call it again."""
+        try:
+            if self._state is None:
+                self._take_over()
+            self._look_after_nodes()
+            self._answer_requests()
+        except KazooException:
+            self._state = None
+            raise
+
+    def _take_over(self) -> None:
+        """Read what the last controller left, which may have ended between two transactions of a change."""
+        self._cluster_version = self._client.get(self._layout.cluster)[1].version
+        found = read_state(self._client, self._layout, None, None)
+        newest = max(
+            [found.version] + [one.version for topic in found.topics.values() for one in topic.partitions]
+        )
+        before = replace(found, version=newest)
+        self._cluster = Cluster(replace(before, topics={}))  # so that all read all topics
+        self._write(before, rules.begun(before, self._reign_id, self.epoch, newest + 1))
+
+    # --- what is to be decided
+
+    def _look_after_nodes(self) -> None:
+        alive = read_nodes(self._client, self._layout, self._watch)
+        assert self._state is not None
+        self._write(self._state, rules.registered(self._state, alive))
+
+    def _answer_requests(self) -> None:
+        names = self._client.get_children(self._layout.requests, watch=self._watch)
+        self._answered &= set(names)
+        for name in sorted(names, key=lambda one: one[-10:]):  # in the order in which they were made
+            if name not in self._answered:
+                self._answer(name)
+                self._answered.add(name)
+
+    def _answer(self, name: str) -> None:
+        path = f"{self._layout.requests}/{name}"
+        try:
+            raw, stat = self._client.get(path)
+        except NoNodeError:
+            return  # whoever asked is gone
+        if stat.version > 0:
+            return  # the last controller answered it
+        before = self._state
+        assert before is not None
+        after, answer = answered(before, raw)
+        self._write(before, after, answering=(path, answer))
+
+    # --- writing
+
+    def _write(
+        self, before: ClusterState, after: ClusterState, answering: tuple[str, bytes] | None = None
+    ) -> None:
+        """Write a change, and the answer to who asked for it; an answer alone if nothing changes."""
+        if after is before and answering is None:
+            return
+        cluster = self._cluster
+        pieces: list[list[Write]] = [[]]
+        if after is not before:
+            names = _changed(before, after)
+            cluster = cluster.followed_by(after, names)
+            pieces = [*self._pieces(before, after, names, len(cluster.packed()))]
+        for piece in pieces[:-1]:
+            self._commit(piece)  # another controller that takes over here finds topics newer than `cluster`
+        if self._commit(pieces[-1], cluster if after is not before else None, answering):
+            self._state = after
+            if after is not before:
+                self._cluster = cluster
+                self._cluster_version += 1
+        elif len(pieces) > 1:
+            self._take_over()
+
+    def _pieces(
+        self, before: ClusterState, after: ClusterState, names: set[str], cluster_bytes: int
+    ) -> Iterator[list[Write]]:
+        """Yield the changes of topics, in one piece unless that is more than ZooKeeper takes.
+
+        `cluster` is written with the last piece, so there has to be room for it.
+        """
+        piece: list[Write] = []
+        size = 0
+        for name in sorted(names):
+            write, length = self._topic_write(before, after, name)
+            if piece and size + length > _MOST_BYTES:
+                yield piece
+                piece, size = [], 0
+            piece.append(write)
+            size += length
+        if size + cluster_bytes > _MOST_BYTES_AT_ALL:
+            yield piece
+            piece = []
+        yield piece
+
+    def _topic_write(self, before: ClusterState, after: ClusterState, name: str) -> tuple[Write, int]:
+        path, topic = self._layout.topic(name), after.topics.get(name)
+        if topic is None:
+            return (lambda transaction: transaction.delete(path)), len(path)
+        packed = packed_topic(topic)
+        if name in before.topics:
+            return (lambda transaction: transaction.set_data(path, packed)), len(packed)
+        return (lambda transaction: transaction.create(path, packed)), len(packed)
+
+    def _commit(
+        self, piece: list[Write], cluster: Cluster | None = None, answering: tuple[str, bytes] | None = None
+    ) -> bool:
+        """Write all of it or nothing; False if whoever asked is gone. DeposedError if we are."""
+        transaction = self._client.transaction()
+        transaction.check(self._layout.controller_epoch, self._epoch_version)
+        if answering is not None:
+            transaction.set_data(*answering, version=0)
+        for write in piece:
+            write(transaction)
+        if cluster is not None:
+            transaction.set_data(self._layout.cluster, cluster.packed(), version=self._cluster_version)
+        failed = [
+            (place, result)
+            for place, result in enumerate(transaction.commit())
+            if isinstance(result, Exception)
+            and not isinstance(result, RolledBackError | RuntimeInconsistency)
+        ]
+        if not failed:
+            return True
+        place, error = failed[0]
+        if place == 1 and answering is not None and isinstance(error, NoNodeError | BadVersionError):
+            return False
+        raise DeposedError(f"epoch {self.epoch}: {error!r}")
+
+
+def _changed(before: ClusterState, after: ClusterState) -> set[str]:
+    names = {*before.topics, *after.topics}
+    return {name for name in names if before.topics.get(name) is not after.topics.get(name)}

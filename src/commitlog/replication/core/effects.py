@@ -1,0 +1,55 @@
+"""What leaders and followers ask to be done: values that replica.py and node_core.py carry out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from commitlog.replication.cluster import IsrChange
+from commitlog.replication.messages import Data
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Move the high watermark up to here, or to next_offset if that is below; it never goes down by this."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Propose an ISR to the controller."""
+
+    change: IsrChange
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Remove the records at and above `offset`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAt:
+    """Remove all records; the next one gets `offset`."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendBatches:
+    """Append a leader's batches as they are, in a segment of that base_offset."""
+
+    segment_base: int
+    data: Data
+
+
+@dataclass(frozen=True, slots=True)
+class TrimBefore:
+    """Remove the records below `offset`."""
+
+    offset: int
+
+
+LeaderEffect = Advance | Propose
+FollowerEffect = Advance | Truncate | RestartAt | AppendBatches | TrimBefore

@@ -1,0 +1,286 @@
+"""ClientService: a node's answers to clients: what there is, appends, reads, offsets of times.
+
+Node gives it what it knows of logs, leaders and acknowledgements. Reads that wait for records are kept here;
+one thread answers them when there are some, or when their time is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from commitlog.errors import (
+    ClosedError,
+    CommitLogError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    WrongClusterError,
+)
+from commitlog.partition import Partition
+from commitlog.partitions.active import now_ms
+from commitlog.partitions.reader import PartitionReader
+from commitlog.record import TopicPartition
+from commitlog.replication.cluster import ClusterState, TopicState
+from commitlog.replication.messages import (
+    NO_DATA,
+    Append,
+    Appended,
+    CreateTopic,
+    Data,
+    DeleteTopic,
+    Describe,
+    Described,
+    DescribedTopic,
+    Done,
+    FindOffset,
+    FoundOffset,
+    Message,
+    Read,
+    ReadBatches,
+)
+from commitlog.replication.ports import Reply
+from commitlog.replication.refusals import refused
+from commitlog.replication.remote.intake import accepted
+from commitlog.tasks import Signal
+
+_logger = logging.getLogger("commitlog.replication")
+Acknowledged = Callable[[CommitLogError | None], None]
+_LONGEST_WAIT_MS = 60_000
+
+
+class Host(Protocol):
+    """What answering clients asks of a node."""
+
+    def state(self) -> ClusterState:
+        """Return what is known of the cluster; NotJoinedError if this node is not in it now."""
+
+    def partition(self, name: TopicPartition, topic_id: str, *, any_replica: bool) -> Partition:
+        """Return a partition that this node leads, or with any_replica one that it follows.
+
+        NotLeaderError if it does not, UnknownTopicError or UnknownPartitionError if there is none, and
+        TopicReplacedError if the topic has another id.
+        """
+
+    def leads(self, name: TopicPartition) -> bool:
+        """Say whether this node leads a partition."""
+
+    def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
+        """Raise if an append cannot be made here now; returns the leader epoch, for when_acknowledged()."""
+
+    def when_acknowledged(
+        self, name: TopicPartition, end_offset: int, leader_epoch: int, timeout_ms: int, done: Acknowledged
+    ) -> None:
+        """Call `done` once all in-sync replicas have what is below end_offset, or with an error."""
+
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
+    ) -> None:
+        """Create a topic."""
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A read for which there are no records yet."""
+
+    read: Read
+    partition: PartitionReader
+    deadline: float
+    reply: Reply
+
+
+class ClientService:
+    """Answers clients; threads may share it. Close it before the log."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+        self._watched: dict[PartitionReader, int] = {}  # how many wait for each
+        self._rung = Signal()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def handle(self, message: Message, reply: Reply) -> None:
+        """Answer a request; errors are answers, too."""
+        try:
+            answer = self._answer(message, reply)
+        except CommitLogError as error:
+            answer = refused(error)
+        if answer is not None:
+            reply(answer)
+
+    def close(self) -> None:
+        """Answer the reads that wait with what there is, and end the thread."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        self._rung.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _answer(self, message: Message, reply: Reply) -> Message | None:
+        """Return the answer, None if it comes later."""
+        match message:
+            case Read():
+                return self._read(message, reply)
+            case Append():
+                return self._append(message, reply)
+            case FindOffset(name, topic_id, timestamp):
+                partition = self._host.partition(name, topic_id, any_replica=False)
+                return FoundOffset(partition.offset_for_timestamp(timestamp))
+            case Describe(names):
+                return described(self._host.state(), names)
+            case CreateTopic(name, partitions, replication_factor, config):
+                self._check_cluster(message.cluster_id)
+                self._host.create_topic(name, partitions, replication_factor, config)
+            case DeleteTopic(name):
+                self._check_cluster(message.cluster_id)
+                self._host.delete_topic(name)
+            case _:
+                raise ProtocolError("", f"{type(message).__name__} is not answered here")
+        return Done()
+
+    def _check_cluster(self, theirs: str) -> None:
+        ours = self._host.state().cluster_id
+        if theirs not in ("", ours):
+            raise WrongClusterError(theirs, ours)
+
+    # --- appending
+
+    def _append(self, message: Append, reply: Reply) -> Message | None:
+        name = message.name
+        partition = self._host.partition(name, message.topic_id, any_replica=False)
+        leader_epoch = self._host.check_can_append(name, message.acks)
+        batch = accepted(message.data.read(), partition.config, now_ms())
+        offsets = partition.append_encoded((batch,), sync=message.sync)
+        answer = Appended(offsets.start, offsets.stop)
+        if message.acks != "all":
+            return answer
+        self._host.when_acknowledged(
+            name,
+            offsets.stop,
+            leader_epoch,
+            message.timeout_ms,
+            lambda error: reply(answer if error is None else refused(error)),
+        )
+        return None
+
+    # --- reading
+
+    def _read(self, message: Read, reply: Reply) -> Message | None:
+        partition = self._host.partition(message.name, message.topic_id, any_replica=message.any_replica)
+        start, end = partition.start_offset, partition.next_offset
+        if message.max_bytes and not start <= message.offset <= end:
+            if message.offset > end and not self._host.leads(message.name):
+                raise NotLeaderError(partition.name, None)  # others may have come further
+            raise OffsetOutOfRangeError(partition.name, message.offset, start, end)
+        if partition.high_watermark > message.offset or message.max_wait_ms == 0:
+            return read_batches(partition, message)
+        wait_ms = min(message.max_wait_ms, _LONGEST_WAIT_MS)
+        waiting = _Waiting(message, partition, time.monotonic() + wait_ms / 1000, reply)
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the node")
+            self._add(waiting)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="commitlog-long-poll", daemon=True)
+                self._thread.start()
+        self._rung.set()  # for what was appended meanwhile
+        return None
+
+    def look_again(self) -> None:
+        """Look at the reads that wait, as somebody else leads now, or a topic is gone."""
+        self._rung.set()
+
+    def _add(self, one: _Waiting) -> None:
+        self._waiting.append(one)
+        self._watched[one.partition] = self._watched.get(one.partition, 0) + 1
+        if self._watched[one.partition] == 1:
+            one.partition.watch(self._rung)
+
+    def _remove(self, one: _Waiting) -> None:
+        self._waiting.remove(one)
+        self._watched[one.partition] -= 1
+        if self._watched[one.partition] == 0:
+            del self._watched[one.partition]
+            one.partition.unwatch(self._rung)
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._rung.wait(self._seconds_to_next())
+            self._rung.clear()
+            self._answer_ready(time.monotonic())
+        self._answer_ready(float("inf"))
+
+    def _seconds_to_next(self) -> float | None:
+        with self._lock:
+            deadlines = [one.deadline for one in self._waiting]
+        return max(min(deadlines) - time.monotonic(), 0) if deadlines else None
+
+    def _answer_ready(self, now: float) -> None:
+        with self._lock:
+            waiting = list(self._waiting)
+        answers = [(one, self._answer_to(one, now)) for one in waiting]
+        for one, answer in answers:
+            if answer is not None:
+                with self._lock:
+                    self._remove(one)
+                one.reply(answer)
+
+    def _answer_to(self, one: _Waiting, now: float) -> Message | None:
+        """Return the answer to a read that waits, None if it is to wait on."""
+        try:
+            read = one.read
+            partition = self._host.partition(read.name, read.topic_id, any_replica=read.any_replica)
+            if partition.high_watermark > one.read.offset or one.deadline <= now:
+                return read_batches(partition, one.read)
+        except CommitLogError as error:
+            return refused(error)
+        except Exception as error:  # no more files, for instance: this read suffers, not all that ever wait
+            _logger.exception("a read of %s-%d that waited failed", *one.read.name)
+            return refused(CommitLogError(f"the node failed to handle it: {type(error).__name__}"))
+        return None
+
+
+def read_batches(partition: Partition, message: Read) -> ReadBatches:
+    """Return what a read gets now."""
+    start, end, mark = partition.start_offset, partition.next_offset, partition.high_watermark
+    data: Data = NO_DATA
+    after = message.offset
+    if message.max_bytes and message.offset < mark:
+        data, after = _batches(partition, message.offset, message.max_bytes)
+    return ReadBatches(start, end, mark, partition.durable_offset, after, data)
+
+
+def _batches(partition: Partition, offset: int, max_bytes: int) -> tuple[Data, int]:
+    """Return whole batches from the one that holds `offset` on, and the offset after them."""
+    found = partition.read_replica(offset, max_bytes)
+    return found.data, found.next_offset
+
+
+def described(state: ClusterState, names: tuple[str, ...]) -> Described:
+    """Return what clients are told of nodes, and of these topics: all if none is named."""
+    addresses = {node.node_id: node.address for node in state.nodes.values()}
+    found = [(name, state.topics[name]) for name in names or sorted(state.topics) if name in state.topics]
+    topics = tuple(_described_topic(name, topic) for name, topic in found)
+    return Described(state.cluster_id, state.version, addresses, topics)
+
+
+def _described_topic(name: str, topic: TopicState) -> DescribedTopic:
+    return DescribedTopic(
+        name,
+        topic.topic_id,
+        dict(topic.config),
+        tuple(one.leader for one in topic.partitions),
+        tuple(one.leader_epoch for one in topic.partitions),
+        tuple(one.replicas for one in topic.partitions),
+        tuple(one.isr for one in topic.partitions),
+    )

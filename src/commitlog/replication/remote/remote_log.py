@@ -1,0 +1,217 @@
+"""RemoteLog: topics of a cluster, for a machine that has none of its files. commitlog.connect() opens one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from commitlog.config import TopicConfig
+from commitlog.errors import ConfigError, ReadOnlyError, TopicExistsError, UnknownTopicError
+from commitlog.partitions.reader import PartitionReader
+from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
+from commitlog.replication.messages import CreateTopic, DeleteTopic, Message
+from commitlog.replication.remote.remote_partition import Acks, RemotePartition
+from commitlog.replication.remote.router import Deadline, ReadFrom, Router
+from commitlog.replication.transports.opener import split_address
+from commitlog.replication.transports.tcp import TcpTransport
+from commitlog.replication.transports.tls import TlsConfig
+from commitlog.topic import Topic, check_key, encode_rows
+
+
+class RemoteLog:
+    """The topics of a cluster. Threads may share it; use it as a context manager, or close() it."""
+
+    def __init__(self, router: Router, addresses: str) -> None:
+        self._router = router
+        self._addresses = addresses
+
+    @classmethod
+    def open(
+        cls,
+        addresses: str,
+        *,
+        tls: TlsConfig | None,
+        secret: bytes | None,
+        timeout_ms: int,
+        read_from: ReadFrom,
+    ) -> Self:
+        """Connect; see commitlog.connect."""
+        if read_from not in ("leader", "any"):
+            raise ConfigError("read_from", read_from, "must be 'leader' or 'any'")
+        named = [one.strip() for one in addresses.split(",")]
+        for address in named:
+            split_address(address)
+        router = Router(TcpTransport(tls=tls, secret=secret), named, timeout_ms, read_from)
+        try:
+            router.describe((), router.deadline())
+        except BaseException:
+            router.close()
+            raise
+        return cls(router, addresses)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<RemoteLog {self._addresses}>"
+
+    @property
+    def log_id(self) -> str | None:
+        """The id of the cluster, which tells it from every other."""
+        return self._router.cluster_id or None
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics, sorted."""
+        self._router.check_open()
+        return sorted(topic.name for topic in self._router.describe((), self._router.deadline()).topics)
+
+    def topic(self, name: str) -> RemoteTopic:
+        """Return a topic; UnknownTopicError if there is none."""
+        self._router.check_open()
+        self._router.forget(name)
+        found = self._router.topic(name, self._router.deadline())
+        config = TopicConfig().altered(found.config)
+        names = [TopicPartition(name, number) for number in range(len(found.leaders))]
+        partitions = [RemotePartition(self._router, one, found.topic_id, config) for one in names]
+        return RemoteTopic(name, config, partitions, found.topic_id)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: TopicConfig | Mapping[str, Any] | None = None,
+        *,
+        replication_factor: int = 1,
+    ) -> RemoteTopic:
+        """Create a topic, and return it once all its partitions have a leader."""
+        settings = config.overrides() if isinstance(config, TopicConfig) else dict(config or {})
+        deadline = self._router.deadline()
+        asked = _Asked(CreateTopic(name, partitions, replication_factor, settings, self._router.cluster_id))
+        try:
+            self._router.ask_any(asked, name, deadline)
+        except TopicExistsError:
+            if asked.count == 1:  # otherwise it may be ours, of which only the answer was lost
+                raise
+        self._wait_for_leaders(name, deadline)
+        return self.topic(name)
+
+    def _wait_for_leaders(self, name: str, deadline: Deadline) -> None:
+        while True:
+            self._router.forget(name)
+            try:
+                if None not in self._router.topic(name, deadline).leaders:
+                    return
+            except UnknownTopicError:  # whom we ask has not heard of it yet
+                pass
+            if deadline.left_ms == 0:
+                return
+            self._router.pause(deadline)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records."""
+        asked = _Asked(DeleteTopic(name, self._router.cluster_id))
+        try:
+            self._router.ask_any(asked, name, self._router.deadline())
+        except UnknownTopicError:
+            if asked.count == 1:
+                raise
+        self._router.forget(name)
+
+    def close(self) -> None:
+        """End all connections. Closing twice is fine."""
+        self._router.close()
+
+
+class _Asked:
+    """Makes a request, and counts how often."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self.count = 0
+
+    def __call__(self, try_ms: int) -> Message:
+        self.count += 1
+        return self._message
+
+
+class _NoStore:
+    """What a topic of another machine cannot ask for."""
+
+    def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
+        raise ReadOnlyError(f"topic {topic.name!r}")
+
+    def change_config(self, topic: Topic, changes: Mapping[str, Any]) -> TopicConfig:
+        raise ReadOnlyError(f"topic {topic.name!r}")
+
+
+class RemoteTopic(Topic):
+    """A topic of a RemoteLog: as a Topic, with acks."""
+
+    def __init__(
+        self, name: str, config: TopicConfig, partitions: list[RemotePartition], topic_id: str
+    ) -> None:
+        super().__init__(name, config, partitions, _NoStore(), topic_id)
+
+    def __repr__(self) -> str:
+        return f"<RemoteTopic {self.name} with {len(self.partitions)} partitions>"
+
+    def append(
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+        sync: bool = False,
+        acks: Acks = 1,
+    ) -> tuple[int, int]:
+        """Append a record to the partition of its key, or to `partition`; returns (partition, offset)."""
+        check_key(0, key)
+        if partition is None:
+            partition = self._chooser().one(key, len(self.partitions))
+        target: RemotePartition = self.partition(partition)
+        offset = target.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync, acks=acks)
+        return partition, offset
+
+    def append_many(
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+        partition: int | None = None,
+        sync: bool = False,
+        acks: Acks = 1,
+    ) -> dict[int, range]:
+        """Append records, each to the partition of its key; returns the offsets by partition.
+
+        All records are checked before any is sent, and each partition takes its share all or nothing. An
+        error between two partitions leaves the first one's share appended.
+        """
+        columns = [None if column is None else list(column) for column in (values, keys, headers, timestamps)]
+        shares = self._shares(columns, partition)
+        encoded = [(number, encode_rows(self.partition(number), columns, rows)) for number, rows in shares]
+        return {
+            number: self.partition(number).append_encoded(batches, sync=sync, acks=acks)
+            for number, batches in encoded
+            if batches
+        }
+
+    def append_arrow(
+        self,
+        data: ArrowData,
+        *,
+        partition: int | None = None,
+        sync: bool = False,
+        acks: Acks = 1,
+    ) -> dict[int, range]:
+        """Append Arrow data, each record to the partition of its key; returns the offsets by partition."""
+        return {
+            number: self.partition(number).append_arrow(share, sync=sync, acks=acks)
+            for number, share, _ in self._arrow_shares(data, partition)
+        }

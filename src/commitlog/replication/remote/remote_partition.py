@@ -1,0 +1,342 @@
+"""RemotePartition: a partition that other nodes have, read and appended to as if it were here."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Literal, TypeVar
+
+from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, Rules, encode, numbered
+from commitlog.config import MIB, TopicConfig
+from commitlog.errors import (
+    BatchTooLargeError,
+    CommitLogError,
+    ConnectionFailedError,
+    CorruptionError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    ReplicationTimeoutError,
+)
+from commitlog.partitions.active import now_ms
+from commitlog.partitions.layout import Layout
+from commitlog.partitions.producer_state import SEQUENCES
+from commitlog.partitions.reader import PartitionReader, Piece, ReadSegment
+from commitlog.record import ArrowData, Buffer, Headers, Record, TopicPartition
+from commitlog.replication.messages import (
+    Append,
+    Appended,
+    Bytes,
+    FindOffset,
+    FoundOffset,
+    Message,
+    Read,
+    ReadBatches,
+)
+from commitlog.replication.remote.fetched import FetchedSegment
+from commitlog.replication.remote.router import PASSING, Deadline, Pending, Router
+
+Acks = Literal[1, "all"]
+Kind = TypeVar("Kind")
+_READ_BYTES = MIB
+_LONG_POLL_MS = 10_000
+_GRACE_MS = 1000  # for the answer to a read that waits
+
+
+class RemotePartition(PartitionReader):
+    """A partition of a RemoteLog: the methods of Partition that read and append. Threads may share it.
+
+    What a property says was so when its leader was asked. Each append carries a producer id and a sequence,
+    so that one whose answer was lost is sent again and is there once. Appends of several threads are made
+    one after another.
+    """
+
+    def __init__(self, router: Router, name: TopicPartition, topic_id: str, config: TopicConfig) -> None:
+        self.name = f"{name.topic}-{name.partition}"
+        self.path = self.name
+        self.config = config
+        self._router = router
+        self._topic_partition = name
+        self._topic_id = topic_id
+        self._rules = Rules(config)
+        self._seen = 0  # the highest high watermark so far: what is below can be read, or will be again
+        self._appending = threading.Lock()
+        self._producer_id, self._sequence = 0, 0
+        self._begin_anew()
+
+    def __repr__(self) -> str:
+        return f"<RemotePartition {self.name}>"
+
+    # --- where it stands
+
+    def _standing(self, any_replica: bool | None = None) -> ReadBatches:
+        return self._read(0, 0, 0, self._router.deadline(), any_replica)
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self._standing().start_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next append gets."""
+        return self._standing().next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below it survives power loss of the leader."""
+        return self._standing().durable_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Readers stop here."""
+        return self._standing().high_watermark
+
+    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
+        """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
+        if timeout is None:
+            grace_ms = self._router.timeout_ms
+            while not self._is_readable(offset, _LONG_POLL_MS, Deadline(_LONG_POLL_MS + grace_ms)):
+                pass
+            return True
+        whole = Deadline(timeout * 1000)
+        while True:
+            wait_ms = min(whole.left_ms, _LONG_POLL_MS)
+            try:
+                if self._is_readable(offset, wait_ms, Deadline(wait_ms + _GRACE_MS)):
+                    return True
+            except (*PASSING, ConnectionFailedError):  # no leader: there may be one before the time is over
+                self._check_open()
+            if whole.left_ms == 0:
+                return False
+
+    def _is_readable(self, offset: int, wait_ms: int, deadline: Deadline) -> bool:
+        return self._read(offset, 0, wait_ms, deadline).high_watermark > offset
+
+    # --- reading
+
+    def get(self, offset: int) -> Record | None:
+        """Return the record at `offset`; None if compaction removed it."""
+        answer = self._read(offset, 1, 0, self._router.deadline())
+        if answer.high_watermark <= offset and self._any_replica:  # the leader may have come further
+            answer = self._read(offset, 1, 0, self._router.deadline(), any_replica=False)
+        if not answer.start_offset <= offset < answer.high_watermark:
+            raise OffsetOutOfRangeError(self.name, offset, answer.start_offset, answer.high_watermark)
+        segment = FetchedSegment(self.name, answer.data.read(), offset)
+        runs = segment.record_runs(offset, offset + 1)
+        return next((record for records, _ in runs for record in records), None)
+
+    def offset_for_timestamp(self, timestamp: int) -> int | None:
+        """Return the first offset whose record is as late as `timestamp`; None if there is none."""
+        name, deadline = self._topic_partition, self._router.deadline()
+        topic_id = self._topic_id
+        answer = self._router.ask_for(
+            name, topic_id, lambda try_ms: FindOffset(name, topic_id, timestamp), deadline
+        )
+        return _expected(FoundOffset, answer).offset
+
+    def batch_start(self, offset: int) -> int:
+        """Return `offset`: where stored batches begin is known where the files are."""
+        return offset
+
+    def _range(self, start: int | None, end: int | None) -> tuple[int, int]:
+        standing = self._standing()
+        if start is not None and start > standing.next_offset and self._any_replica:
+            standing = self._standing(any_replica=False)  # the leader may have come further
+        low, high, mark = standing.start_offset, standing.next_offset, standing.high_watermark
+        start = low if start is None else start
+        if not low <= start <= high:
+            raise OffsetOutOfRangeError(self.name, start, low, high)
+        return start, mark if end is None else min(end, max(mark, self._seen))
+
+    def _pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
+        """Read [start, end), asking for what comes next before handing out what is there."""
+        ahead: Pending | None = None
+        while start < end:
+            answer = self._take(ahead) or self._read_again(start)
+            known = min(end, answer.high_watermark)
+            ahead = self._ask_ahead(answer.end_offset) if answer.end_offset < known else None
+            segment = FetchedSegment(self.name, answer.data.read(), start)
+            before = start
+            for piece, after in read(segment, start, known):
+                start = after
+                yield piece
+            if start == before:
+                raise CorruptionError(self.name, 0, f"offset {start} is not in what was read for it")
+
+    def _ask_ahead(self, offset: int) -> Pending | None:
+        router, any_replica = self._router, self._any_replica
+        deadline = router.deadline()
+        address, _ = router.place_of(self._topic_partition, self._topic_id, deadline, any_replica=any_replica)
+        if address is None:
+            return None
+        message = Read(self._topic_partition, self._topic_id, offset, _READ_BYTES, 0, any_replica)
+        return router.ask_soon(address, message, deadline.try_ms)
+
+    def _take(self, ahead: Pending | None) -> ReadBatches | None:
+        """Return what was asked for ahead; None if it has to be asked for again."""
+        answer = ahead.wait() if ahead is not None else None
+        return answer if isinstance(answer, ReadBatches) and answer.data.size else None
+
+    def _read_again(self, offset: int) -> ReadBatches:
+        """Read from an offset that could be read once: another leader may not know yet that it still can."""
+        deadline = self._router.deadline()
+        any_replica: bool | None = None
+        while True:
+            wait_ms = _LONG_POLL_MS if any_replica is False or not self._any_replica else 0
+            answer = self._read(offset, _READ_BYTES, wait_ms, deadline, any_replica)
+            if answer.high_watermark > offset:
+                return answer
+            any_replica = False  # one that has not come as far; the leader has, or will
+            if deadline.left_ms == 0:
+                raise ReplicationTimeoutError(self.name, deadline.timeout_ms)
+            self._router.pause(deadline)
+
+    def _read(
+        self,
+        offset: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        deadline: Deadline,
+        any_replica: bool | None = None,
+    ) -> ReadBatches:
+        from_any = self._any_replica if any_replica is None else any_replica
+
+        def make(try_ms: int) -> Message:
+            wait_ms = min(max_wait_ms, max(try_ms - 500, 0))
+            return Read(self._topic_partition, self._topic_id, offset, max_bytes, wait_ms, from_any)
+
+        answer = self._router.ask_for(
+            self._topic_partition, self._topic_id, make, deadline, any_replica=from_any
+        )
+        found = _expected(ReadBatches, answer)
+        self._seen = max(self._seen, found.high_watermark)
+        return found
+
+    @property
+    def _any_replica(self) -> bool:
+        return self._router.read_from == "any"
+
+    # --- appending
+
+    def append(
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        sync: bool = False,
+        acks: Acks = 1,
+    ) -> int:
+        """Append a record and return its offset, once the leader has it, or with acks="all" all in sync."""
+        times = None if timestamp is None else [timestamp]
+        return self.append_encoded(self.encode([value], [key], [headers], times), sync=sync, acks=acks).start
+
+    def append_many(
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+        sync: bool = False,
+        acks: Acks = 1,
+    ) -> range:
+        """Append records as one batch, all or nothing, and return their offsets."""
+        return self.append_encoded(self.encode(values, keys, headers, timestamps), sync=sync, acks=acks)
+
+    def append_arrow(self, data: ArrowData, *, sync: bool = False, acks: Acks = 1) -> range:
+        """Append the columns value, key, timestamp and headers of Arrow data as one batch."""
+        from commitlog.batches import arrow
+
+        table = arrow.tabular(data)
+        chunks = arrow.record_batches(table)
+        if len(chunks) > 1:
+            table = arrow.put_together(chunks)
+        batches = tuple(arrow.to_batches(table, self._rules, now_ms()))
+        return self.append_encoded(batches, sync=sync, acks=acks)
+
+    def encode(
+        self,
+        values: Iterable[Buffer | None],
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+    ) -> tuple[EncodedBatch, ...]:
+        """Check records and encode them as one batch; none, if there are none."""
+        return encode(values, keys, headers, timestamps, self._rules, now_ms())
+
+    def append_encoded(
+        self, batches: tuple[EncodedBatch, ...], *, sync: bool = False, acks: Acks = 1
+    ) -> range:
+        """Append what encode() returned, and return the offsets.
+
+        ReplicationTimeoutError, or ConnectionFailedError, if nobody said in time that it is done: it may be,
+        and appending again might make it twice.
+        """
+        if not batches:
+            end = self.next_offset
+            return range(end, end)
+        batch = batches[0]
+        if len(batches) > 1:  # of Arrow data above a limit of the format
+            records = sum(one.span for one in batches)
+            raise BatchTooLargeError(records, batch.span, "records, divided among several batches")
+        if batch.size > self.config.segment_bytes:
+            raise BatchTooLargeError(batch.size, self.config.segment_bytes, IN_A_SEGMENT)
+        with self._appending:
+            try:
+                return self._append(batch, sync, acks)
+            except BaseException:  # whether it is there is not known, so its number cannot be used again
+                self._begin_anew()
+                raise
+
+    def _append(self, batch: EncodedBatch, sync: bool, acks: Acks) -> range:
+        deadline = self._router.deadline()
+        while True:
+            data = _packed(numbered(batch, (self._producer_id, 0, self._sequence)))
+
+            def make(try_ms: int, data: Bytes = data) -> Message:
+                return Append(self._topic_partition, self._topic_id, acks, try_ms, data, sync)
+
+            try:
+                answer = self._router.ask_for(self._topic_partition, self._topic_id, make, deadline)
+            except OutOfOrderSequenceError:
+                # a leader that lost what another had: it does not have this batch, whoever else had it
+                if self._sequence == 0:
+                    raise
+                self._begin_anew()
+                continue
+            self._sequence = (self._sequence + batch.span) % SEQUENCES
+            found = _expected(Appended, answer)
+            return range(found.start, found.end)
+
+    def _begin_anew(self) -> None:
+        self._producer_id = int.from_bytes(os.urandom(8), "little") >> 1
+        self._sequence = 0
+
+    # --- what only who has the files can tell
+
+    def _layout(self) -> Layout:
+        raise CommitLogError(f"{self.name} is on another machine: its segments cannot be looked at from here")
+
+    @property
+    def _changes(self) -> int:
+        return 0
+
+    @property
+    def _truncations(self) -> int:
+        return 0
+
+    def _check_open(self) -> None:
+        self._router.check_open()
+
+
+def _packed(batch: EncodedBatch) -> Bytes:
+    return Bytes(b"".join(batch.stamped(0, 0)))
+
+
+def _expected(kind: type[Kind], answer: Message) -> Kind:
+    if not isinstance(answer, kind):
+        raise CommitLogError(f"{kind.__name__} was expected, not {type(answer).__name__}")
+    return answer

@@ -1,0 +1,489 @@
+"""Segment: one .log file and its indexes, for reading. segment_writer.py appends to one."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn, Self
+
+import numpy as np
+
+from commitlog import files
+from commitlog.batches.batch import RecordBatch
+from commitlog.batches.columns import pack_bytes
+from commitlog.batches.encode import Columns, assemble
+from commitlog.batches.format import HEADER_BYTES, BatchHeader, batches_start_at, check, header_at, peek
+from commitlog.batches.scan import Checked, check_batches, without_reserved
+from commitlog.batches.single import read_ones
+from commitlog.config import MAX_INT64
+from commitlog.errors import CorruptionError
+from commitlog.index import (
+    Index,
+    IndexBuilder,
+    IndexEntry,
+    OffsetIndex,
+    TimeIndex,
+    base_offset_of,
+    sealed_end,
+)
+from commitlog.open_files import HandleCache
+from commitlog.record import Buffer, Record, TopicPartition, with_name
+
+LOG_SUFFIX = ".log"
+DELETED_SUFFIX = ".deleted"  # removed, waiting for file_delete_delay_ms
+TEMPORARY_SUFFIX = ".tmp"  # not finished, worth nothing after a crash
+ADOPTED_SUFFIX = ".adopted"  # another name of a staged file that is about to be a segment
+_SMALL_READ_BYTES = 64 * 1024
+_DEFAULT_INTERVAL_BYTES = 4096
+_RESIDENT_BYTES = 32 * 1024 * 1024
+FAR = 1 << 63
+
+
+def segment_path(directory: str, base_offset: int) -> str:
+    """Return where the segment with this base_offset lies."""
+    return os.path.join(directory, f"{base_offset:020d}{LOG_SUFFIX}")
+
+
+def companions(path: str) -> tuple[str, str]:
+    """Return the paths of a segment's offset index and time index."""
+    stem, _, state = path.rpartition(LOG_SUFFIX)  # what follows .log follows .index as well
+    return stem + OffsetIndex.suffix + state, stem + TimeIndex.suffix + state
+
+
+class _Indexes(NamedTuple):
+    offsets: OffsetIndex
+    times: TimeIndex
+    damage: CorruptionError | None = None  # where they end, if they were rebuilt
+
+    def seals_hold(self, size_bytes: int) -> bool:
+        return self.offsets.seal_holds(size_bytes) and self.times.seal_holds(size_bytes)
+
+
+class Window(NamedTuple):
+    """Bytes [shift, shift + limit) of the file."""
+
+    buffer: Buffer
+    shift: int
+    limit: int
+
+
+class Segment:
+    """A .log file: its batches take the offsets from base_offset to the next segment's, without a hole.
+
+    Bytes [0, size_bytes) are whole batches and may be read; what lies after them is not looked at. Maps
+    are opened on demand and dropped at any time; whoever still reads from one keeps it alive.
+    """
+
+    def __init__(
+        self, path: str, base_offset: int, size_bytes: int, cache: HandleCache | None = None
+    ) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+        self.cache = cache
+        # the file meant, where it is known: a truncation gives its name to another
+        self.inode: int | None = None
+        self.active = False  # whether somebody appends to it: then its indexes have no seal yet
+        self._map: mmap.mmap | None = None
+        self._indexes: _Indexes | None = None
+        self._max_timestamp: int | None = None
+        self._checked: tuple[int, Checked] | None = None  # a size, and what latest_checked() found
+        self._read_to = (-1, 0)  # an offset up to which somebody has read, and its position
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], cache: HandleCache | None = None) -> Self:
+        """Open one .log file by itself; only whole, sound batches can be read from it.
+
+        Zeros behind the last one are no part of it: a writer that is at work, or was killed, reserved them.
+        """
+        name = os.fspath(path)
+        segment = cls(name, base_offset_of(name), (about := os.stat(name)).st_size, cache)
+        segment.inode = about.st_ino
+        segment.size_bytes = without_reserved(name, about.st_size)
+        return segment
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.base_offset} {self.size_bytes} bytes, {self.path}>"
+
+    # --- handles
+
+    def release(self) -> None:
+        """Let go of maps, and of what was learned by reading; the next read starts anew."""
+        self._map = self._indexes = None
+        self._read_to = (-1, 0)
+
+    def _window(self, position: int) -> Window:
+        """Return a buffer that holds [position, size_bytes)."""
+        size, view = self.size_bytes, self._map
+        if view is not None and len(view) >= size:
+            return Window(view, 0, size)
+        if size - position <= _SMALL_READ_BYTES:
+            return self._small_window(position, size)
+        view = self._map = files.map_file(self.path, self.inode)
+        if self.cache is not None:
+            self.cache.use(self)
+        if view is None or len(view) < size:
+            raise CorruptionError(
+                self.path, 0 if view is None else len(view), f"the file ends before byte {size}"
+            )
+        return Window(view, 0, size)
+
+    def _small_window(self, position: int, size: int) -> Window:
+        # measured: a map of the grown tail costs 12 us, reading it 4 us
+        fd = files.open_same(self.path, self.inode)
+        try:
+            data = os.pread(fd, size - position, position)
+        finally:
+            os.close(fd)
+        if len(data) < size - position:
+            raise CorruptionError(self.path, position + len(data), f"the file ends before byte {size}")
+        return Window(data, position, size)
+
+    def buffer(self) -> memoryview:
+        """Return the readable bytes of the segment."""
+        return memoryview(self._window(0).buffer)[: self.size_bytes]
+
+    def _open_indexes(self) -> _Indexes:
+        found = self._indexes
+        if found is None:
+            offset_path, time_path = companions(self.path)
+            try:
+                found = _Indexes(OffsetIndex.open(offset_path), TimeIndex.open(time_path))
+            except FileNotFoundError:
+                found = self._rebuilt_indexes()
+            if not self.active and not found.seals_hold(self.size_bytes):
+                found = self._rebuilt_indexes()
+            self._indexes = found
+            if self.cache is not None:
+                self.cache.use(self)
+        return found
+
+    def _rebuilt_indexes(self) -> _Indexes:
+        """Build the indexes in memory, from checked batches: those on disk are missing or not true.
+
+        They end where damage begins, so that a search for something behind it meets it.
+        """
+        offset_path, time_path = companions(self.path)
+        offsets, times = OffsetIndex.in_memory(offset_path), TimeIndex.in_memory(time_path)
+        builder = IndexBuilder(offsets, times, _DEFAULT_INTERVAL_BYTES)
+        end, damage = self.base_offset, None
+        try:
+            for position, header in self.checked_headers():
+                if header.base_offset - self.base_offset >> 32:
+                    raise CorruptionError(self.path, position, f"offset {header.base_offset} is too far away")
+                builder.add(header.base_offset, position, header.max_timestamp)
+                end = header.next_offset
+        except CorruptionError as problem:
+            damage = problem
+        builder.finish(self.size_bytes, end)
+        return _Indexes(offsets, times, damage)
+
+    # --- finding a batch
+
+    def position_of(self, offset: int) -> int:
+        """Return the position of the first batch that ends after `offset`; size_bytes if there is none."""
+        located = self._locate(offset)
+        return self.size_bytes if located is None else located[0]
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch of a sealed segment."""
+        sealed = sealed_end(companions(self.path)[0], self.size_bytes)
+        return self.find_next_offset() if sealed is None else sealed
+
+    def find_next_offset(self) -> int:
+        """Return the offset after the last batch, from the batches themselves."""
+        end = self.base_offset
+        for _, header in self.headers(self.start_for(FAR)):
+            end = header.next_offset
+        return end
+
+    def _locate(self, offset: int) -> tuple[int, Window] | None:
+        """Return the position of the first batch that ends after `offset`, and the window it was seen in.
+
+        Whoever reads on must read there: the segment may grow, or be replaced, meanwhile.
+        """
+        position = self.start_for(offset)
+        window = self._window(position)
+        buffer, shift, limit = window
+        before, highest = None, max(offset, self.base_offset)
+        while position < limit:
+            base_offset, next_offset, size = peek(buffer, position - shift, self.path, shift)
+            if base_offset > highest:  # behind a header that rotted, or a hole
+                self._raise_for_gap(window, before, position, offset)
+            if next_offset > offset:
+                return position, window
+            before = position
+            position += size
+            if position > limit:
+                raise CorruptionError(self.path, before, f"a batch of {size} bytes cut off")
+        return None
+
+    def _raise_for_gap(self, window: Window, before: int | None, position: int, expected: int) -> NoReturn:
+        """Raise CorruptionError for a batch that does not start at the offset `expected`: for the batch
+        before it, if that is what rotted.
+        """
+        buffer, shift, limit = window
+        for one in (position,) if before is None else (before, position):
+            found = check(buffer, one - shift, limit - shift, self.path, shift)
+        raise self._misplaced(position, found.base_offset, expected)
+
+    def start_for(self, offset: int) -> int:
+        """Return the position of a batch at or before `offset`; what an index says is checked."""
+        if offset <= self.base_offset:
+            return 0
+        read_to, position = self._read_to
+        if (
+            offset == read_to and position <= self.size_bytes
+        ):  # measured: who follows a log is spared 20 us of headers after the index entry
+            return position
+        for indexes in (self._open_indexes, self._replaced_indexes):
+            entry = indexes().offsets.lookup(offset)
+            if self._confirms(entry):
+                return entry.position
+        return 0
+
+    def start_before(self, position: int) -> int:
+        """Return the position of a batch at or before `position`."""
+        entry = self._open_indexes().offsets.lookup_position(position)
+        return entry.position if self._confirms(entry) else 0
+
+    def _confirms(self, entry: IndexEntry) -> bool:
+        """Say whether an index entry is true; a derived file may hold nonsense after a power cut."""
+        if entry.position == 0:
+            return True
+        if entry.position + HEADER_BYTES > self.size_bytes:
+            return False
+        header = self._header_at(entry.position)
+        return (
+            header is not None
+            and header.base_offset == entry.offset
+            and entry.timestamp in (None, header.max_timestamp)
+        )
+
+    def confirms_all(self, index: Index) -> bool:
+        """Say whether every entry of an index is in order and points at the start of its batch."""
+        offsets, positions = index.places()
+        if len(positions) == 0:
+            return True
+        if not index.in_order() or int(positions[-1]) + HEADER_BYTES > self.size_bytes:
+            return False
+        return batches_start_at(self._window(0).buffer, positions, offsets)
+
+    def _replaced_indexes(self) -> _Indexes:
+        self._indexes = self._rebuilt_indexes()
+        return self._indexes
+
+    def _header_at(self, position: int) -> BatchHeader | None:
+        buffer, shift, _ = self._window(position)
+        return header_at(buffer, position - shift)
+
+    def position_of_time(self, timestamp: int) -> int:
+        """Return a position before which no record is as late as `timestamp`."""
+        for indexes in (self._open_indexes, self._replaced_indexes):
+            entry = indexes().times.lookup(timestamp)
+            if self._confirms(entry):
+                return entry.position
+        return 0
+
+    @property
+    def max_timestamp(self) -> int:
+        """The latest timestamp in a sealed segment, -1 if it is empty.
+
+        CorruptionError if the batch that has it is damaged, or if damage keeps indexes from being rebuilt.
+        """
+        if self._max_timestamp is None:
+            self._max_timestamp = self._find_max_timestamp()
+        return self._max_timestamp
+
+    def _find_max_timestamp(self) -> int:
+        if self.size_bytes == 0:
+            return -1
+        # sealed, so it has the latest, unless that is the first batch's
+        indexes = self._open_indexes()
+        if indexes.damage is not None:
+            raise CorruptionError(*indexes.damage.args)
+        last = indexes.times.last()
+        header = self.check_at(0 if last is None else last.position)
+        if last is not None and (header.base_offset, header.max_timestamp) != (last.offset, last.timestamp):
+            raise CorruptionError(self.path, last.position, "the time index does not match the batch")
+        return header.max_timestamp
+
+    def check_at(self, position: int) -> BatchHeader:
+        """Return the header of the batch at `position`; CorruptionError if it is not whole and sound."""
+        buffer, shift, limit = self._window(position)
+        return check(buffer, position - shift, limit - shift, self.path, shift)
+
+    def latest_at(self, position: int) -> int:
+        """Return the latest timestamp of the batch at `position`, the last possible one if it is damaged: so
+        that no index lets a reader skip it.
+        """
+        try:
+            return self.check_at(position).max_timestamp
+        except CorruptionError:
+            return MAX_INT64
+
+    def latest_checked(self, size_bytes: int) -> int:
+        """Return the latest timestamp of the batches in the first `size_bytes`, each of which is read and
+        checked: what may be deleted on. CorruptionError if one is damaged.
+        """
+        if self._checked is None or self._checked[0] != size_bytes:
+            self._checked = size_bytes, check_batches(self.path, 0, size_bytes, self.base_offset)
+        found = self._checked[1]
+        if found.damage is not None:
+            raise CorruptionError(*found.damage.args)
+        return found.max_timestamp
+
+    # --- reading
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Iterate over positions and headers from `position` on, without checking the batches: only that they
+        follow one another.
+        """
+        if position >= self.size_bytes:
+            return
+        window = self._window(position)
+        buffer, shift, limit = window
+        expected, before = self.base_offset, None
+        while position < limit:
+            header = header_at(buffer, position - shift) if limit - position >= HEADER_BYTES else None
+            if header is None:
+                raise CorruptionError(self.path, position, "no batch starts here")
+            if header.base_offset != expected and (before is not None or position == 0):
+                self._raise_for_gap(window, before, position, expected)
+            if header.size > limit - position:
+                raise CorruptionError(self.path, position, f"a batch of {header.size} bytes cut off")
+            yield position, header
+            before, expected = position, header.next_offset
+            position += header.size
+
+    def checked_headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Iterate over positions and headers from `position` on, of batches that are all read and checked."""
+        kept = position
+        for place, header in self.headers(position):
+            self.check_at(place)
+            yield place, header
+            if place - kept > _RESIDENT_BYTES:
+                kept = _let_go(self._window(place).buffer, kept, place)
+
+    def sound_headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Iterate likewise, but leave out a batch whose checksum does not match."""
+        for place, header in self.headers(position):
+            try:
+                self.check_at(place)
+            except CorruptionError:
+                continue
+            yield place, header
+
+    def batches(self, start: int | None = None, end: int = FAR) -> Iterator[RecordBatch]:
+        """Iterate over the batches that hold offsets in [start, end), whole and checked."""
+        start = self.base_offset if start is None else start
+        located = self._locate(start) if start < end and self.size_bytes else None
+        if located is not None:
+            yield from self._decoded(*located, end)
+
+    def batches_from(self, position: int, end: int = FAR) -> Iterator[RecordBatch]:
+        """Iterate over the batches from `position` on, until one reaches the offset `end`."""
+        if position < self.size_bytes:
+            yield from self._decoded(position, self._window(position), end)
+
+    def _decoded(self, position: int, window: Window, end: int) -> Iterator[RecordBatch]:
+        buffer, shift, limit = window
+        view = memoryview(buffer)
+        kept, expected = position, None if position else self.base_offset
+        while position < limit:
+            batch = RecordBatch.decode(view, position - shift, limit - shift, self.path, shift)
+            self._check_follows(position, batch.base_offset, expected)
+            yield batch
+            expected = batch.next_offset
+            if expected >= end:
+                return
+            position += batch.header.size
+            if position - kept > _RESIDENT_BYTES or position >= limit:
+                kept = _let_go(buffer, kept, position)
+
+    def _check_follows(self, position: int, found: int, expected: int | None) -> None:
+        """Raise CorruptionError unless the batch at `position` starts at the offset `expected`, if any."""
+        if expected not in (None, found):
+            raise self._misplaced(position, found, expected)
+
+    def _misplaced(self, position: int, found: int, expected: int | None) -> CorruptionError:
+        return CorruptionError(self.path, position, f"offset {found} stands where {expected} should")
+
+    def combined_batches(self, start: int, end: int = FAR) -> Iterator[tuple[RecordBatch, int]]:
+        """Iterate over batches that hold [start, end), each with the number of stored ones it stands for.
+
+        Runs of single records are put together in memory: who looks at whole columns has a hundredth of
+        the work then.
+        """
+        located = self._locate(start) if start < end and self.size_bytes else None
+        if located is None:
+            return
+        position, (buffer, shift, limit) = located
+        kept, expected = position, None if position else self.base_offset
+        while position < limit and start < end:
+            place = position
+            records, after = read_ones(buffer, position - shift, limit - shift, end)
+            if len(records) > 1:
+                first = header_at(buffer, position - shift)
+                assert first is not None
+                self._check_follows(place, records[0].offset, expected)
+                batch = _put_together(records, first)
+                position = after + shift
+            else:
+                batch = RecordBatch.decode(buffer, position - shift, limit - shift, self.path, shift)
+                position += batch.size_bytes
+                self._check_follows(place, batch.base_offset, expected)
+            yield batch, max(len(records), 1)
+            start = expected = batch.next_offset
+            if position - kept > _RESIDENT_BYTES or position >= limit:
+                kept = _let_go(buffer, kept, position)
+
+    def record_runs(
+        self, start: int, end: int, name: TopicPartition | None = None
+    ) -> Iterator[tuple[Iterable[Any], int]]:
+        """Iterate over the records with offsets in [start, end), in runs, each with the offset after it.
+
+        With the name of their partition they are made into what a consumer gets.
+        """
+        located = self._locate(start) if start < end and self.size_bytes else None
+        if located is None:
+            return
+        position, (buffer, shift, limit) = located
+        kept, expected = position, None if position else self.base_offset
+        while position < limit and start < end:
+            place = position
+            records, after = read_ones(buffer, position - shift, limit - shift, end)
+            if records:
+                position = after + shift
+                self._check_follows(place, records[0].offset, expected)
+                start = expected = records[-1].offset + 1
+                yield records if name is None else with_name(name, records), start
+            else:
+                batch = RecordBatch.decode(buffer, position - shift, limit - shift, self.path, shift)
+                self._check_follows(place, batch.base_offset, expected)
+                position += batch.size_bytes
+                part = batch.slice(start, end)
+                start = expected = batch.next_offset
+                yield part.records() if name is None else part.consumer_records(name), start
+            self._read_to = start, position
+            if position - kept > _RESIDENT_BYTES or position >= limit:
+                kept = _let_go(buffer, kept, position)
+
+
+def _put_together(records: Sequence[Record], first: BatchHeader) -> RecordBatch:
+    """Make one batch of single records that follow one another; `first` is the header of the first."""
+    _, timestamps, keys, values, _ = zip(*records, strict=True)
+    columns = Columns(keys=pack_bytes(keys, "key"), values=pack_bytes(values, "value"))
+    batch = assemble(columns, len(records), np.array(timestamps), first.flags)
+    return RecordBatch.decode(b"".join(batch.stamped(first.base_offset, first.leader_epoch)))
+
+
+def _let_go(buffer: Buffer, start: int, end: int) -> int:
+    """Drop scanned pages from this process's memory (not from the page cache), so that a scan stays flat."""
+    if isinstance(buffer, mmap.mmap) and end - start > _SMALL_READ_BYTES:
+        start = start // mmap.PAGESIZE * mmap.PAGESIZE
+        end = end // mmap.PAGESIZE * mmap.PAGESIZE
+        buffer.madvise(mmap.MADV_DONTNEED, start, end - start)
+    return end

@@ -1,0 +1,259 @@
+"""Segments as files: listed, replaced by copies, removed. A crash leaves the old ones or the new one.
+
+.cleaned    being written, worth nothing
+.swap       complete and durable: it takes the place of every segment in its range of offsets
+.deleted    what it replaces, and what was removed
+.tmp        a shorter copy of a segment, being written: a file that somebody may have mapped never shrinks
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from commitlog import files
+from commitlog.batches.encode import reencode
+from commitlog.config import TopicConfig
+from commitlog.errors import CorruptionError
+from commitlog.index import IndexBuilder, OffsetIndex, TimeIndex, base_offset_of
+from commitlog.open_files import HandleCache
+from commitlog.record import Buffer
+from commitlog.segment import DELETED_SUFFIX, TEMPORARY_SUFFIX, Segment, companions
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+DAMAGED_SUFFIX = ".damaged"  # kept beside what took its place
+_SEGMENT_NAME = re.compile(r"\d{20}\.log(\.swap)?")
+
+
+class CleanedFile:
+    """A segment being written beside the ones it is to replace, with its indexes."""
+
+    def __init__(self, path: str, file: files.Descriptor, builder: IndexBuilder) -> None:
+        self.path = path
+        self._file = file
+        self._builder = builder
+        self.size_bytes = 0
+
+    @classmethod
+    def create(cls, path: str, config: TopicConfig) -> Self:
+        """Start the copy that will be the segment at `path`."""
+        paths = [name + CLEANED_SUFFIX for name in (path, *companions(path))]
+        for leftover in paths:
+            files.remove(leftover)
+        limit = config.segment_index_bytes
+        file = files.Descriptor(os.open(paths[0], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644))
+        try:
+            builder = IndexBuilder(
+                OffsetIndex.open_writable(paths[1], limit),
+                TimeIndex.open_writable(paths[2], limit),
+                config.index_interval_bytes,
+            )
+        except BaseException:
+            file.close()
+            for unfinished in paths:
+                files.remove(unfinished)
+            raise
+        return cls(path, file, builder)
+
+    def write(self, pieces: Sequence[Buffer], size: int, base_offset: int, max_timestamp: int) -> None:
+        """Add a batch."""
+        files.write_at(self._file.fd, pieces, size, self.size_bytes)
+        self._builder.add(base_offset, self.size_bytes, max_timestamp)
+        self.size_bytes += size
+
+    def finish(self, next_offset: int) -> None:
+        """Make it complete and durable, still out of sight."""
+        self._builder.finish(self.size_bytes, next_offset)
+        self._builder.sync()
+        files.sync_data(self._file.fd)
+        self.close()
+
+    def discard(self) -> None:
+        """Let go of it as if it had never been."""
+        self.close()
+        for name in (self.path, *companions(self.path)):
+            files.remove(name + CLEANED_SUFFIX)
+
+    def close(self) -> None:
+        """Let the files go; closing twice is fine."""
+        if self._file.fd != -1:
+            self._file.close()
+            self._builder.close()
+
+
+def swap_in(cleaned: CleanedFile, old: Sequence[Segment], retire: Callable[[Segment], None]) -> Segment:
+    """Put a cleaned file in the place of the segments it was made of; `retire` takes each of them away."""
+    path, directory = cleaned.path, os.path.dirname(cleaned.path)
+    # crash: the copy is still .cleaned -> open() removes it, the old segments are whole
+    files.replace(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+    files.sync_directory(directory)
+    # crash: .swap beside the old segments -> open() finishes the swap
+    for segment in old:
+        retire(segment)
+        # crash: some of the old segments are gone -> open() finishes the swap
+    files.sync_directory(directory)
+    # crash: .swap alone -> open() finishes the swap
+    for index in companions(path):
+        files.replace(index + CLEANED_SUFFIX, index)
+    # crash: .swap beside its own indexes -> open() finishes the swap
+    files.replace(path + SWAP_SUFFIX, path)
+    files.sync_directory(directory)
+    return Segment.open(path, old[0].cache)
+
+
+def list_segments(directory: str, cache: HandleCache | None) -> list[Segment]:
+    """Return the segments of a directory in order; a .swap file stands for those it replaces."""
+    logs, swaps = _found(directory, cache)
+    for swap in swaps:
+        end = _checked_end(swap)
+        logs = [one for one in logs if not swap.base_offset <= one.base_offset < end]
+    return sorted([*logs, *swaps], key=lambda segment: segment.base_offset)
+
+
+def finish_swaps(directory: str, *, salvage: bool = False) -> None:
+    """Finish the swaps that a crash interrupted; with `salvage`, also those whose file is damaged."""
+    logs, swaps = _found(directory, None)
+    for swap in swaps:
+        final = swap.path.removesuffix(SWAP_SUFFIX)
+        try:
+            end = _checked_end(swap)
+        except CorruptionError:
+            if not salvage:
+                raise
+            _salvage_swap(swap.path, final)
+            continue
+        replaced = {one.path for one in logs if swap.base_offset <= one.base_offset < end}
+        for path in sorted({*replaced, final}):
+            for old in (path, *companions(path)):
+                files.remove(old)
+        files.sync_directory(directory)
+        # crash: .swap alone, once more -> the next open() finishes it
+        files.replace(swap.path, final)
+        files.sync_directory(directory)
+
+
+def _salvage_swap(swap: str, final: str) -> None:
+    """Set a damaged .swap file aside as long as all that it replaces is there: the first of that goes first.
+
+    After that it is a segment to be salvaged: what is sound of it stays, up to the next segment.
+    """
+    if os.path.exists(final):
+        files.replace(swap, free_name(final + SWAP_SUFFIX + DAMAGED_SUFFIX))
+    else:
+        files.replace(swap, final)
+    files.sync_directory(os.path.dirname(final))
+
+
+def free_name(path: str) -> str:
+    """Return the path, or with a number if it is taken: an earlier damaged file is not overwritten."""
+    taken, number = path, 1
+    while os.path.exists(taken):
+        number += 1
+        taken = f"{path}-{number}"
+    return taken
+
+
+def _found(directory: str, cache: HandleCache | None) -> tuple[list[Segment], list[Segment]]:
+    """Return the .log files and the .swap files of a directory, with their sizes."""
+    logs: list[Segment] = []
+    swaps: list[Segment] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            name = _SEGMENT_NAME.fullmatch(entry.name)
+            if name:
+                about = entry.stat()
+                segment = Segment(entry.path, base_offset_of(entry.path), about.st_size, cache)
+                segment.inode = about.st_ino
+                (swaps if name[1] else logs).append(segment)
+    return logs, swaps
+
+
+def _checked_end(swap: Segment) -> int:
+    """Return where a .swap file's offsets end: on its word files are deleted, so all of it is checked."""
+    end = swap.base_offset
+    for batch in swap.batches():
+        if batch.base_offset != end:
+            raise CorruptionError(swap.path, batch.position, f"offset {end} is missing before it")
+        end = batch.next_offset
+    return end
+
+
+class Trash:
+    """The removed files of a partition. What is still here when the process ends, the next open removes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[float, str]] = []  # when to unlink which file
+
+    def take(self, segment: Segment, due: float) -> None:
+        """Rename a segment's files; the .log goes first, for indexes without it are known as leftovers."""
+        for path in (segment.path, *companions(segment.path)):
+            try:
+                files.replace(path, path + DELETED_SUFFIX)
+            except FileNotFoundError:
+                continue
+            # crash: indexes without their segment -> open() removes them
+            with self._lock:
+                self._waiting.append((due, path + DELETED_SUFFIX))
+
+    def empty(self, now: float) -> None:
+        """Unlink what is due."""
+        with self._lock:
+            due = [path for when, path in self._waiting if when <= now]
+            self._waiting = [(when, path) for when, path in self._waiting if when > now]
+        for path in due:
+            files.remove(path)
+
+
+# --- shorter copies
+
+
+def shorter_copy(segment: Segment, offset: int) -> int:
+    """Write a copy that ends before `offset` beside a segment, durably; returns its size.
+
+    A batch across `offset` is encoded again. What goes may be damaged; the last batch that stays is checked,
+    as it says where to cut. Nothing is left if there is no room.
+    """
+    position, batch = 0, None
+    if offset > segment.base_offset:
+        position = segment.position_of(offset - 1)
+        batch = next(segment.batches_from(position), None)
+        if batch is None or not batch.base_offset < offset <= batch.next_offset:
+            raise CorruptionError(segment.path, position, f"offset {offset - 1} is missing")
+        if batch.next_offset == offset:
+            position, batch = position + batch.size_bytes, None
+    temporary = segment.path + TEMPORARY_SUFFIX
+    size = position
+    try:
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+        try:
+            files.copy_start(segment.path, fd, position)
+            if batch is not None:
+                header = batch.header
+                part = reencode(batch.slice(header.base_offset, offset), offset - header.base_offset)
+                pieces = part.stamped(header.base_offset, header.leader_epoch)
+                files.write_at(fd, pieces, part.size, position)
+                size += part.size
+            files.sync_data(fd)
+        finally:
+            os.close(fd)
+    except BaseException:
+        files.remove(temporary)
+        raise
+    return size
+
+
+def put_in_place(segment: Segment, size: int) -> Segment:
+    """Replace a segment by the copy that shorter_copy() wrote."""
+    # crash: the copy is still .tmp -> open() removes it, the segment is whole
+    for derived in companions(segment.path):
+        files.remove(derived)
+    # crash: no indexes -> open() rebuilds them
+    files.replace(segment.path + TEMPORARY_SUFFIX, segment.path)
+    files.sync_directory(os.path.dirname(segment.path))
+    segment.release()
+    return Segment(segment.path, segment.base_offset, size, segment.cache)

@@ -1,1 +1,0 @@
-"""One file of batches, its indexes, and how files are replaced and thrown away."""
