@@ -27,7 +27,7 @@ from commitlog import (
 )
 from commitlog.batches.columns import CONSTANT, DTYPES, U32, IntColumn, narrow, pack_bytes
 from commitlog.batches.encode import NO_STRINGS, Columns, EncodedBatch, Rules, assemble, encode
-from commitlog.partitions import adopting
+from commitlog.partitions import adopter
 from commitlog.segment import segment_path
 
 CODECS = ("none", "zstd", "gzip", "lz4", "snappy")
@@ -89,7 +89,7 @@ def full_after(count: int, error: BaseException | None = None) -> Iterator[None]
         return real_append(self, batches)
 
     def adopt(self: Partition, path: str, size_bytes: int, batches: Any) -> range | None:
-        if adopting._is_worth_it(size_bytes, batches, self.config):
+        if adopter._is_worth_it(size_bytes, batches, self.config):
             step(self)
         return real_adopt(self, path, size_bytes, batches)
 

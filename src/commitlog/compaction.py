@@ -8,7 +8,7 @@ never change. docs/compaction.md has the picture.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -33,8 +33,6 @@ from commitlog.tasks import Signal
 _CHUNK_ROWS = 16_384
 _COPY_ROWS = 1024  # a batch that stays whole and has as many records is copied as it stands
 _MAX_GROUP_SPAN = 1 << 32  # an index entry holds 32 bits
-
-Swap = Callable[[CleanedFile, Sequence[Segment]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +114,11 @@ def cleanable(
     return Cleanable(tuple(chosen), min(max(clean_offset, segments[0].base_offset), end), end)
 
 
-class ChangedError(Exception):
-    """The segments were trimmed or truncated under the pass; what it has put in place stays."""
-
-
 # --- a pass --------------------------------------------------------------------------------------
 
 
 class Pass:
-    """One pass over what is cleanable. `swap` puts a cleaned file in the place of the segments given."""
+    """One pass over what is cleanable: the caller swaps in what cleaned() yields."""
 
     def __init__(
         self,
@@ -134,7 +128,6 @@ class Pass:
         buffer_bytes: int,
         now_ms: int,
         pace: Pace,
-        swap: Swap,
         progress: Progress | None = None,
     ) -> None:
         self._work = work
@@ -142,32 +135,37 @@ class Pass:
         self._config = config
         self._now_ms = now_ms
         self._pace = pace
-        self._swap = swap
         self._keys = KeyMap(buffer_bytes)
         self._live: Int64s | None = None  # the sorted offsets of the map, once hashes are not needed
         self._last_of_producer: dict[int, int] = {}
         self.end = work.end  # everything below it is clean after the pass
+        self.stopped_by: str | None = None  # what ended it early
         self.segments_after = len(work.segments)
         self.records_before = self.records_after = self.tombstones_removed = 0
         self.bytes_after = self.bytes_before = sum(one.size_bytes for one in work.segments)
         self.keys, self.map_use = 0, 0.0
         self._steps = Steps(progress, work.dirty_bytes + self.bytes_before)
 
-    def run(self) -> str | None:
-        """Clean; returns what stopped it before the end, None if nothing did."""
+    def cleaned(self) -> Generator[tuple[CleanedFile, Sequence[Segment]], None, None]:
+        """Yield each cleaned file, with the segments whose place it takes; swap it in before going on.
+
+        Close the iterator after an error: a file that was not swapped in is discarded then.
+        """
         try:
             with self._steps.part(self._work.dirty_bytes):
                 self._build_map()
             self.keys, self.map_use = self._keys.used, self._keys.used / self._keys.capacity
-            self._clean()
+            yield from self._clean()
         except CancelledError:
-            self.end = self._work.first_dirty
-            return "cancelled"
-        except ChangedError:
-            self.end = self._work.first_dirty
-            return "changed"
+            self.stop("cancelled")
+            return
         self._steps.finish()
-        return "map full" if self.end < self._work.end else None
+        if self.end < self._work.end:
+            self.stopped_by = "map full"
+
+    def stop(self, reason: str) -> None:
+        """End early: what was swapped in stays, but nothing more is clean than before."""
+        self.end, self.stopped_by = self._work.first_dirty, reason
 
     # --- the latest offset of every key
 
@@ -204,7 +202,7 @@ class Pass:
 
     # --- cleaning
 
-    def _clean(self) -> None:
+    def _clean(self) -> Iterator[tuple[CleanedFile, Sequence[Segment]]]:
         """Write the segments below the end anew, neighbours together as long as they fit in one."""
         segments = [one for one in self._work.segments if one.base_offset < self.end]
         ends = [*(one.base_offset for one in self._work.segments[1:]), self._work.end]
@@ -214,7 +212,7 @@ class Pass:
                 if self._live is None and segment.base_offset >= self._work.first_dirty:
                     self._live = self._keys.into_offsets()  # from here on only offsets of the map are met
                 if group is not None and not group.has_room(segment):
-                    self._put_in_place(group)
+                    yield from self._put_in_place(group)
                     group = None
                 with self._steps.part(segment.size_bytes):
                     if group is None and self._can_be_left(segment, after):
@@ -225,16 +223,16 @@ class Pass:
                         reason = f"it ends at offset {group.next_offset}, not at {end}"
                         raise CorruptionError(segment.path, segment.size_bytes, reason)
             if group is not None:
-                self._put_in_place(group)
+                yield from self._put_in_place(group)
                 group = None
         finally:
             if group is not None:
                 group.cleaned.discard()
 
-    def _put_in_place(self, group: _Group) -> None:
+    def _put_in_place(self, group: _Group) -> Iterator[tuple[CleanedFile, Sequence[Segment]]]:
         cleaned = group.finish()
         try:
-            self._swap(cleaned, group.segments)
+            yield cleaned, group.segments
         except BaseException:
             cleaned.discard()
             raise

@@ -13,7 +13,7 @@ from commitlog.errors import ClosedError, UnknownTopicError
 from commitlog.groups.admin import GroupDescription, Groups
 from commitlog.maintenance import Health
 from commitlog.partitions.counters import PartitionMetrics
-from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.reader import LogReader
 from commitlog.partitions.recovery import RecoveryReport
 from commitlog.topics.topic_set import TopicSet
 
@@ -76,7 +76,7 @@ def _described(groups: Groups) -> tuple[GroupDescription, ...]:
         raise
 
 
-def _partition_metrics(partitions: Iterable[PartitionReader]) -> tuple[PartitionMetrics, ...]:
+def _partition_metrics(partitions: Iterable[LogReader]) -> tuple[PartitionMetrics, ...]:
     """Return those of all partitions but those whose topic is deleted meanwhile."""
     found = []
     for partition in partitions:

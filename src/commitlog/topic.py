@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,8 +14,8 @@ from commitlog.config import TopicConfig
 from commitlog.errors import InvalidRecordError, ReadOnlyError, RecordTooLargeError, UnknownPartitionError
 from commitlog.partition import Partition
 from commitlog.partitions.latest import Latest
-from commitlog.partitions.reader import PartitionReader
-from commitlog.record import ArrowData, Buffer, Headers
+from commitlog.partitions.reader import LogReader
+from commitlog.record import ArrowData, Buffer, ConsumerRecord, Headers, TopicPartition
 from commitlog.topics.partitioner import HashPartitioner, Partitioner, make_partitioner
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 class TopicStore(Protocol):
     """What a topic asks of the log it belongs to."""
 
-    def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
-        """Create partitions until there are so many; returns all of them."""
+    def grow_topic(self, topic: Topic, partitions: int) -> list[Partition]:
+        """Create partitions until there are this many; returns all of them."""
 
     def change_config(self, topic: Topic, changes: Mapping[str, Any]) -> TopicConfig:
         """Change a topic's settings durably; returns all of them."""
@@ -45,96 +46,72 @@ class Encoder(Protocol):
         """Check records and encode them as one batch."""
 
 
-class Topic:
-    """A named set of partitions. A record's place is decided by its key; order holds within a partition."""
+P_co = TypeVar("P_co", bound=LogReader, covariant=True)
+
+
+class PartitionedTopic(Generic[P_co]):
+    """What topics here and on other machines have in common: partitions, and the choice among them."""
 
     def __init__(
-        self,
-        name: str,
-        config: TopicConfig,
-        partitions: Sequence[PartitionReader],
-        store: TopicStore,
-        topic_id: str | None,
+        self, name: str, config: TopicConfig, partitions: Sequence[P_co], topic_id: str | None
     ) -> None:
         self.name = name
         self.config = config
         self.topic_id = topic_id  # tells it from an earlier topic of the same name
-        self._partitions = tuple(partitions)
-        self._store = store
+        self._partitions: tuple[P_co, ...] = tuple(partitions)
         self._partitioner: Partitioner | None = None
 
     def __repr__(self) -> str:
-        return f"<Topic {self.name} with {len(self._partitions)} partitions>"
+        return f"<{type(self).__name__} {self.name} with {len(self._partitions)} partitions>"
 
     @property
-    def partitions(self) -> tuple[Any, ...]:
+    def partitions(self) -> tuple[P_co, ...]:
         """The partitions, in order of their numbers."""
         return self._partitions
 
-    def partition(self, number: int) -> Any:
-        """Return one partition."""
+    def partition(self, number: int) -> P_co:
+        """Return one partition, as topic[number] does."""
         if not 0 <= number < len(self._partitions):
             raise UnknownPartitionError(self.name, number, len(self._partitions))
         return self._partitions[number]
 
-    # --- appending
+    def __getitem__(self, number: int) -> P_co:
+        return self.partition(number)
 
-    def append(
-        self,
-        value: Buffer | None,
-        *,
-        key: Buffer | None = None,
-        headers: Headers = (),
-        timestamp: int | None = None,
-        partition: int | None = None,
-        sync: bool = False,
-    ) -> tuple[int, int]:
-        """Append a record to the partition of its key, or to `partition`; returns (partition, offset)."""
-        check_key(0, key)
-        if partition is None:
-            partition = self._chooser().one(key, len(self._partitions))
-        target = self._writable(partition)
-        return partition, target.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync)
+    def __len__(self) -> int:
+        return len(self._partitions)
 
-    def append_many(
-        self,
-        values: Iterable[Buffer | None],
-        *,
-        keys: Iterable[Buffer | None] | None = None,
-        headers: Iterable[Headers] | None = None,
-        timestamps: Iterable[int] | None = None,
-        partition: int | None = None,
-        sync: bool = False,
-    ) -> dict[int, range]:
-        """Append records, each to the partition of its key; returns the offsets by partition.
+    def __iter__(self) -> Iterator[P_co]:
+        return iter(self._partitions)
 
-        All records are checked before any is written, and each partition takes its share all or nothing.
-        A disk that fails between two partitions leaves the first one's share appended.
+    # --- reading
+
+    def records(self) -> Iterator[ConsumerRecord]:
+        """Iterate over the records of all partitions, one partition after another."""
+        names = (TopicPartition(self.name, number) for number in range(len(self._partitions)))
+        read = (one.consumer_records(name) for one, name in zip(self._partitions, names, strict=True))
+        return chain.from_iterable(read)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the records of all partitions as an Arrow table, with `partition` as its first column."""
+        return self.to_reader(columns).read_all()
+
+    def to_reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """Return the records of all partitions as a stream of Arrow batches, for more than fits in memory.
+
+        The column `partition` has the number of their partition.
         """
-        columns = [None if column is None else list(column) for column in (values, keys, headers, timestamps)]
-        encoded = [
-            (self._writable(number), encode_rows(self._writable(number), columns, rows))
-            for number, rows in self._shares(columns, partition)
-        ]
-        return {
-            self._partitions.index(target): target.append_encoded(batches, sync=sync)
-            for target, batches in encoded
-            if batches
-        }
+        from commitlog.batches import arrow
 
-    def append_arrow(
-        self, data: ArrowData, *, partition: int | None = None, sync: bool = False
-    ) -> dict[int, range]:
-        """Append Arrow data as Partition.append_arrow() does, each record to the partition of its key.
+        return arrow.partitions_reader([one.batches() for one in self._partitions], columns)
 
-        Returns the offsets by partition. All records are checked before any is written; a disk that fails
-        between two partitions leaves the first one's share appended.
-        """
-        encoded = [
-            (number, _encode_share(self._writable(number), share, rows))
-            for number, share, rows in self._arrow_shares(data, partition)
-        ]
-        return {number: self._writable(number).append_encoded(one, sync=sync) for number, one in encoded}
+    def latest(self) -> Latest:
+        """Return the current value of every key of all partitions; see Partition.latest()."""
+        views = [partition.latest() for partition in self._partitions]
+        values = {key: value for view in views for key, value in view.items()}
+        return Latest(values, tuple(view.next_offset for view in views))
+
+    # --- choosing
 
     def _arrow_shares(
         self, data: ArrowData, partition: int | None
@@ -195,19 +172,85 @@ class Topic:
             self._partitioner = make_partitioner(self.config.partitioner)
         return self._partitioner
 
+
+class Topic(PartitionedTopic[Partition]):
+    """A named set of partitions. A record's place is decided by its key; order holds within a partition."""
+
+    def __init__(
+        self,
+        name: str,
+        config: TopicConfig,
+        partitions: Sequence[Partition],
+        store: TopicStore,
+        topic_id: str | None,
+    ) -> None:
+        super().__init__(name, config, partitions, topic_id)
+        self._store = store
+
+    # --- appending
+
+    def append(
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+        sync: bool = False,
+    ) -> tuple[int, int]:
+        """Append a record to the partition of its key, or to `partition`; returns (partition, offset)."""
+        check_key(0, key)
+        if partition is None:
+            partition = self._chooser().one(key, len(self._partitions))
+        target = self._writable(partition)
+        return partition, target.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync)
+
+    def append_many(
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+        partition: int | None = None,
+        sync: bool = False,
+    ) -> dict[int, range]:
+        """Append records, each to the partition of its key; returns the offsets by partition.
+
+        All records are checked before any is written, and each partition takes its share all or nothing.
+        A disk that fails between two partitions leaves the first one's share appended.
+        """
+        columns = [None if column is None else list(column) for column in (values, keys, headers, timestamps)]
+        encoded = [
+            (self._writable(number), encode_rows(self._writable(number), columns, rows))
+            for number, rows in self._shares(columns, partition)
+        ]
+        return {
+            self._partitions.index(target): target.append_encoded(batches, sync=sync)
+            for target, batches in encoded
+            if batches
+        }
+
+    def append_arrow(
+        self, data: ArrowData, *, partition: int | None = None, sync: bool = False
+    ) -> dict[int, range]:
+        """Append Arrow data as Partition.append_arrow() does, each record to the partition of its key.
+
+        Returns the offsets by partition. All records are checked before any is written; a disk that fails
+        between two partitions leaves the first one's share appended.
+        """
+        encoded = [
+            (number, _encode_share(self._writable(number), share, rows))
+            for number, share, rows in self._arrow_shares(data, partition)
+        ]
+        return {number: self._writable(number).append_encoded(one, sync=sync) for number, one in encoded}
+
     def _writable(self, number: int) -> Partition:
         target = self.partition(number)
-        if not isinstance(target, Partition):
+        if not target.writable:
             raise ReadOnlyError(f"topic {self.name!r}")
         return target
-
-    # --- reading
-
-    def latest(self) -> Latest:
-        """Return the current value of every key of all partitions; see Partition.latest()."""
-        views = [partition.latest() for partition in self._partitions]
-        values = {key: value for view in views for key, value in view.items()}
-        return Latest(values, tuple(view.next_offset for view in views))
 
     # --- changing
 
@@ -220,7 +263,7 @@ class Topic:
         config = self.config = self._store.change_config(self, changes)
         self._partitioner = None
         for partition in self._partitions:
-            if isinstance(partition, Partition):
+            if partition.writable:
                 partition.configure(config)
 
 

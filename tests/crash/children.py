@@ -230,14 +230,14 @@ def fill_a_mapped_tail(path: str, seed: str) -> None:
     with commitlog.open(path) as log:
         files._IN_ORDER, files._IN_PLACE = {os.uname().machine}, {files._file_system(os.stat(path).st_dev)}
         partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
-        while partition._writer.tail is None:
+        while partition._state.writer.tail is None:
             partition.append(big_value(partition.next_offset))
         reserved = os.path.getsize(partition.segments[-1].path)
         limit = reserved + random.Random(int(seed)).randint(0, 1_000_000)
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         fill(partition)
-        assert partition._writer.tail is None, "reserving failed before writing did"
+        assert partition._state.writer.tail is None, "reserving failed before writing did"
         assert limit - 2_000 < partition.size_bytes <= limit
         check(partition)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -246,7 +246,7 @@ def fill_a_mapped_tail(path: str, seed: str) -> None:
         partition.roll()
         for _ in range(2_000):
             partition.append(big_value(partition.next_offset))
-        assert partition._writer.tail is not None, "the next segment tries again"
+        assert partition._state.writer.tail is not None, "the next segment tries again"
         partition.sync()
         check(partition)
         assert log.health().ok

@@ -29,6 +29,7 @@ from commitlog import (
     TopicPartition,
 )
 from commitlog.partitions.page import StatePage
+from commitlog.partitions.state import LogState
 
 PARTITIONS = 4
 SESSION_MS = 1000
@@ -180,7 +181,7 @@ def append_and_die(
         die()
 
     if moment == "rolled":
-        partition._save_producers = die
+        LogState.save_producers = die  # type: ignore[method-assign,assignment]
     StatePage.publish_append = {  # type: ignore[method-assign]
         "rolled": real, "written": die, "half published": publish_half, "published": publish_and_die,
         "appended": real,

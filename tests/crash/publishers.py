@@ -13,7 +13,7 @@ import pyarrow as pa
 import commitlog
 from commitlog import CommitLog, StagedFile
 from commitlog.batches import staged
-from commitlog.partitions import adopting
+from commitlog.partitions import adopter
 from commitlog.publishing import staging
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
@@ -76,7 +76,7 @@ def _epochs(values: Iterable[bytes]) -> list[int]:
 def small_steps(way: str) -> None:
     """Let each record be a batch, and files be adopted, or copied batch by batch."""
     staging._TARGET_ROWS = staged._CHUNK_BATCHES = 1  # type: ignore[misc]
-    adopting._LEAST_PART = LEAST_PARTS[way]  # type: ignore[misc]
+    adopter._LEAST_PART = LEAST_PARTS[way]  # type: ignore[misc]
 
 
 # --- the children

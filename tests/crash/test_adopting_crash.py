@@ -17,7 +17,7 @@ from soak import SEED, SOAK
 
 import commitlog
 from commitlog import CommitLog, Partition, PartitionFailedError, UnfinishedPublicationError, files
-from commitlog.partitions import adopting
+from commitlog.partitions import adopter
 from commitlog.publishing import staging
 from commitlog.segment_writer import SegmentWriter
 
@@ -187,7 +187,7 @@ def test_a_full_disk_at_any_step_of_an_adoption_only_delays(
         "index": (files, "map_writable"),
         "seal": (SegmentWriter, "prepare_to_seal"),
         "rename": (files, "replace"),
-        "stamp": (adopting, "stamp_batches"),
+        "stamp": (adopter, "stamp_batches"),
     }
     log_for_publishing(path, shared=shared)
     with commitlog.open(path, shared=shared) as log:

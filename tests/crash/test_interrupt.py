@@ -35,11 +35,11 @@ from commitlog import (
     files,
     segment_writer,
 )
-from commitlog.partitions import compacting, shortening
-from commitlog.partitions import shared as sharing
+from commitlog.partitions import compactor, shortener
 from commitlog.partitions.layout import Layout
 from commitlog.partitions.page import StatePage
 from commitlog.partitions.producer_state import Producers, SentBatch
+from commitlog.partitions.state import LogState
 from commitlog.segment_files import swap_in
 from commitlog.segment_writer import SegmentWriter
 
@@ -239,7 +239,7 @@ def check_open(log: CommitLog, case: Case, lost: range) -> Values:
 
 def check_free(partition: Partition) -> None:
     """No lock is held, neither from other threads nor from other processes."""
-    for lock in (partition._lock, partition._sync_lock, partition._compaction_lock):
+    for lock in (partition._state.lock, partition._state.sync_lock, partition._state.access.compaction_lock):
         assert not lock.locked()
     check_files_free(Path(partition.path).glob("*.lock"))
 
@@ -367,13 +367,12 @@ def test_a_swap_that_is_interrupted_as_readers_hear_of_it_is_known_to_this_proce
         monkeypatch.setattr(StatePage, "end_change", told)
         return swap_in(*args)
 
-    for module in (compacting, sharing):
-        monkeypatch.setattr(module, "swap_in", swapped)
+    monkeypatch.setattr(compactor, "swap_in", swapped)
     with pytest.raises(KeyboardInterrupt):
         partition.compact()
     assert {record.key: record.offset for record in partition.records()} == latest
     assert partition.failure is None
-    assert partition._segments.generation == partition._page.generation
+    assert partition._state.segments.generation == partition._state.page.generation
     log.close()
 
 
@@ -429,7 +428,7 @@ def test_readers_everywhere_hear_of_an_append_that_is_interrupted_once_this_proc
         interrupting_once(monkeypatch, StatePage, "publish_append")
         with pytest.raises(KeyboardInterrupt):
             partition.append_many([b"first"])
-        assert partition._next_offset == partition._page.next_offset
+        assert partition._state.next_offset == partition._state.page.next_offset
         with commitlog.open(tmp_path / "log", mode="r") as reader:
             assert read(open_partition(reader)) == read(partition)
 
@@ -506,8 +505,8 @@ def test_after_a_truncation_that_is_interrupted_twice_the_next_shared_writer_rec
     assert partition.segments[-1].size_bytes < partition.segments[1].size_bytes
     cut_at = partition.segments[2].base_offset - 1  # of a segment larger than the active one, most stays
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shortening, "put_in_place", interrupted)  # the segments after it are gone then
-        patch.setattr(Partition, "_take_up_files", interrupted)
+        patch.setattr(shortener, "put_in_place", interrupted)  # the segments after it are gone then
+        patch.setattr(LogState, "take_up_files", interrupted)
         partition.truncate_from(cut_at)
     assert partition.failure is not None
     with commitlog.open(tmp_path / "log", shared=True) as other:

@@ -42,7 +42,7 @@ def mapped(log: CommitLog, end: int = END, **config: object) -> Partition:
     """A partition of single records, most of them stored into a mapped tail."""
     partition = log.create_topic("t", config={**QUIET, "index_interval_bytes": 500, **config}).partition(0)
     append_to(partition, end)
-    assert partition._writer.tail is not None
+    assert partition._state.writer.tail is not None
     return partition
 
 
@@ -196,7 +196,7 @@ def test_a_roll_and_a_close_give_the_file_its_true_size(tmp_path: Path) -> None:
         append_to(partition, 2 * END)
     sizes = [segment.size_bytes for segment in partition.segments]
     assert [one.stat().st_size for one in segment_files(tmp_path / "log")] == sizes
-    assert partition._writer.tail is None
+    assert partition._state.writer.tail is None
     with commitlog.open(tmp_path / "log") as log:
         assert open_partition(log).recovery.clean
         check_records(open_partition(log), 0, 2 * END)
@@ -241,7 +241,7 @@ def test_large_records_are_written_and_not_stored(tmp_path: Path) -> None:
         partition = log.create_topic("t", config=QUIET).partition(0)
         for _ in range(20):
             partition.append(bytes(5_000))
-        assert partition._writer.tail is None
+        assert partition._state.writer.tail is None
 
 
 # --- no room, or no such thing
@@ -270,7 +270,7 @@ def test_without_room_to_reserve_appends_go_on_and_nobody_asks_again_before_the_
             assert len(asked) == 2
         partition.roll()
         append_to(partition, 50)
-        assert partition._writer.tail is not None
+        assert partition._state.writer.tail is not None
         check_records(partition, 0, 50)
 
 
@@ -284,7 +284,7 @@ def test_where_a_store_is_not_as_safe_as_a_write_nothing_is_reserved(
     with commitlog.open(tmp_path / "log") as log:
         partition = log.create_topic("t", config=QUIET).partition(0)
         append_to(partition, END)
-        assert partition._writer.tail is None
+        assert partition._state.writer.tail is None
         assert segment_files(tmp_path / "log")[0].stat().st_size == partition.size_bytes
         check_records(partition, 0, END)
 
@@ -327,7 +327,7 @@ def test_a_failed_append_leaves_nothing_in_the_mapped_tail_that_could_come_to_li
                 fail_after_writing(patch)
                 with pytest.raises(OSError, match="broken"):
                     partition.append_encoded(batches)
-            assert partition._writer.tail is None
+            assert partition._state.writer.tail is None
             append_to(partition, END + 1)
             left = segment_files(path)[0].name
             for image in (disk.lost(), disk.kept(), *(disk.some(random.Random(seed)) for seed in range(20))):
@@ -337,7 +337,7 @@ def test_a_failed_append_leaves_nothing_in_the_mapped_tail_that_could_come_to_li
                 assert isinstance(contents, bytes)
                 assert b"never acknowledged" not in contents
             append_to(partition, END + 9)
-            assert partition._writer.tail is not None
+            assert partition._state.writer.tail is not None
         check_records(partition, 0, END + 9)
 
 
@@ -392,14 +392,14 @@ def test_only_many_single_records_without_a_sync_between_them_map_the_tail(
     with commitlog.open(tmp_path / "log") as log:
         partition = log.create_topic("t", config=QUIET).partition(0)
         append_to(partition, 256)
-        assert partition._writer.tail is None
+        assert partition._state.writer.tail is None
         append_to(partition, 257)
-        assert partition._writer.tail is not None
+        assert partition._state.writer.tail is not None
         partition.sync()
-        assert partition._writer.tail is None
+        assert partition._state.writer.tail is None
         append_to(partition, 512)
-        assert partition._writer.tail is None
+        assert partition._state.writer.tail is None
         append_to(partition, 513)
-        assert partition._writer.tail is not None
+        assert partition._state.writer.tail is not None
         append_to(partition, 600)
         check_records(partition, 0, 600)

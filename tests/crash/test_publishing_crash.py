@@ -18,7 +18,7 @@ from soak import SEED, SOAK, count
 import commitlog
 from commitlog import CommitLog, DiskFullError, UnfinishedPublicationError
 from commitlog.batches import staged
-from commitlog.partitions import adopting
+from commitlog.partitions import adopter
 from commitlog.publishing import staging
 from commitlog.publishing.publisher import Publisher
 
@@ -57,12 +57,12 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are copied, batch by batch, unless a test says otherwise."""
     monkeypatch.setattr(staging, "_TARGET_ROWS", 1)
     monkeypatch.setattr(staged, "_CHUNK_BATCHES", 1)
-    monkeypatch.setattr(adopting, "_LEAST_PART", LEAST_PARTS["copied"])
+    monkeypatch.setattr(adopter, "_LEAST_PART", LEAST_PARTS["copied"])
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, small_steps: None, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(adopting, "_LEAST_PART", LEAST_PARTS[request.param])
+    monkeypatch.setattr(adopter, "_LEAST_PART", LEAST_PARTS[request.param])
     return str(request.param)
 
 
@@ -281,7 +281,7 @@ class Writer:
 
     def _steps(self, appended: int) -> int:
         """How many steps of a publication come to so many batches."""
-        return appended if LEAST_PARTS["copied"] == adopting._LEAST_PART else appended * ADOPTIONS // STEPS
+        return appended if LEAST_PARTS["copied"] == adopter._LEAST_PART else appended * ADOPTIONS // STEPS
 
     def append(self) -> None:
         for topic, number in PLACES:

@@ -40,7 +40,7 @@ def test_an_append_that_its_writer_did_not_finish_is_cut_by_the_next(
         if same_segment:
             append_to(other, 13)
         end = one.next_offset
-        page, active = one._page, segment_files(path)[-1]
+        page, active = one._state.page, segment_files(path)[-1]
         size = active.stat().st_size
         page.hold()
         with active.open("ab") as file:  # two batches, as append_arrow writes them
@@ -64,10 +64,10 @@ def test_an_append_that_readers_were_told_of_stays(path: Path, monkeypatch: pyte
         append_to(one, 5)
         with monkeypatch.context() as patch:
             patch.setattr(
-                Counters, "batched", lambda *_: one._lock.skip_leaving()
+                Counters, "batched", lambda *_: one._state.lock.skip_leaving()
             )  # it dies before it lets go
             one.append_many(values(5, 6))
-        assert one._page.left_by_the_dead is not None
+        assert one._state.page.left_by_the_dead is not None
         append_to(other, 8)
         check_records(one, 0, 8)
 
@@ -78,8 +78,8 @@ def test_a_roll_that_its_writer_did_not_finish_is_recovered_by_the_next(path: Pa
         one = dying.create_topic("t", config=CONFIG).partition(0)
         other = open_partition(living)
         append_to(one, 7)
-        one._page.hold()
-        one._page.begin_change()
+        one._state.page.hold()
+        one._state.page.begin_change()
         Path(segment_path(one.path, 7)).touch()
         append_to(other, 20)
         check_records(other, 0, 20)
@@ -96,7 +96,7 @@ def test_a_writer_that_dies_between_a_roll_and_its_append_keeps_nobody_from_goin
         other = open_partition(living)
 
         def die() -> None:
-            one._lock.skip_leaving()  # its mark stays
+            one._state.lock.skip_leaving()  # its mark stays
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -124,7 +124,7 @@ def test_bytes_that_a_dead_writer_left_are_cut_even_if_the_next_one_dies_over_it
         one, two, three = map(open_partition, logs)
         with monkeypatch.context() as patch:
             patch.setattr(StatePage, "publish_append", lambda *_: None)
-            patch.setattr(Counters, "batched", lambda *_: one._lock.skip_leaving())  # it dies
+            patch.setattr(Counters, "batched", lambda *_: one._state.lock.skip_leaving())  # it dies
             one.append_encoded((*one.encode([b"a"]), *one.encode([b"b"])))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(SegmentWriter, "open", die)
@@ -139,10 +139,10 @@ def test_the_first_to_open_again_recovers_what_dead_writers_left(path: Path) -> 
     with commitlog.open(path, shared=True) as log:
         one = log.create_topic("t", config=CONFIG).partition(0)
         append_to(one, 7)
-        one._page.hold()
+        one._state.page.hold()
         with segment_files(path)[-1].open("ab") as file:
             file.write(b"half of a batch")
-        one._page.publish_append(7, one._page.end_position + 8)
+        one._state.page.publish_append(7, one._state.page.end_position + 8)
         shutil.copytree(path, path.with_name("crashed"))
     with commitlog.open(path.with_name("crashed"), shared=True) as log:
         check_records(open_partition(log), 0, 7)

@@ -14,6 +14,7 @@ from typing import Any
 import commitlog
 from commitlog import OffsetOutOfRangeError, UnknownTopicError
 from commitlog.clients.quotas import Quotas
+from commitlog.partitions.state import LogState
 from commitlog.segment import Segment
 
 DEADLINE_SECONDS = 60
@@ -273,12 +274,12 @@ def killed_in_a_swap(path: str) -> None:
     partition = log.topic("t").partition(0)
     partition.roll()
 
-    def die(segment: Segment) -> None:
-        real(segment)
+    def die(state: LogState, segment: Segment) -> None:
+        real(state, segment)
         print(json.dumps("swapped"), flush=True)
         os._exit(0)
 
-    real, partition._retire = partition._retire, die
+    real, LogState.retire = LogState.retire, die  # type: ignore[method-assign]
     partition.compact()
 
 

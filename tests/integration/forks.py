@@ -133,7 +133,7 @@ def a_child_leaves_the_mapped_tail_alone(path: str) -> None:
         def child() -> None:
             refused(lambda: partition.append(b"wrong"))
             log.close()
-            partition._writer.close()
+            partition._state.writer.close()
 
         wait(in_child(child))
         assert os.stat(partition.segments[-1].path).st_size == size

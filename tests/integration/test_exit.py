@@ -51,7 +51,7 @@ def test_what_was_sent_is_delivered_when_the_program_ends_and_the_log_is_closed(
 
 
 def test_what_cannot_be_delivered_when_the_program_ends_is_reported(log_path: Path) -> None:
-    fail = "topic.partition(0)._fail('a broken disk')"
+    fail = "topic.partition(0)._state.fail('a broken disk')"
     ended = run(f"send(linger_ms=60_000); {fail}", log_path)
     assert "PartitionFailedError: t-0" in ended.stderr
     assert "a broken disk" in ended.stderr

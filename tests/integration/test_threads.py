@@ -285,7 +285,7 @@ def test_a_record_appended_while_the_log_is_closed_is_refused_or_there_afterward
         real(self, *args)
         if late.ident is None:
             late.start()
-            if not partition._lock.locked():
+            if not partition._state.lock.locked():
                 late.join()
 
     monkeypatch.setattr(owner, moment, in_the_middle)

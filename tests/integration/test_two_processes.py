@@ -71,7 +71,7 @@ def test_readers_see_every_record_while_single_ones_are_stored_into_a_mapped_tai
     config = {**TINY, "segment_bytes": 100_000, "flush_ms": -1}
     partition = log.create_topic("t", config=config).partition(0)
     append_on(partition, 6_000)
-    assert partition._writer.tail is not None
+    assert partition._state.writer.tail is not None
     append_batches(partition, 6_500, 30)
     append_on(partition, 12_000)
     partition.append(END)

@@ -36,7 +36,7 @@ def log_files(path: Path) -> dict[str, bytes]:
 
 def producers_of(partition: Partition) -> dict[int, Any]:
     """What is known of producers, but for when they were heard of."""
-    known = partition._producers._known
+    known = partition._state.producers._known
     return {key: (one.epoch, [batch[:3] for batch in one.batches]) for key, one in known.items()}
 
 
@@ -97,7 +97,7 @@ class ReplicaMachine(RuleBasedStateMachine):
 
     @rule(producer=st.integers(1, 2), count=st.integers(1, 4))
     def append_as_producer(self, producer: int, count: int) -> None:
-        known = self.one._producers._known.get(producer)
+        known = self.one._state.producers._known.get(producer)
         sequence = 0 if known is None else known.next_sequence
         numbered = (producer, 0, sequence)
         offsets = self.one.append_many([b"p"] * count, producer=numbered)

@@ -13,6 +13,7 @@ from helpers import names, stage
 import commitlog
 from commitlog import CommitLog, Partition, StagedFile, files
 from commitlog.partitions.producer_state import Published
+from commitlog.partitions.state import LogState
 from commitlog.publishing import staging
 
 # a file of ten batches takes 960 bytes: just enough
@@ -199,7 +200,7 @@ def test_stamps_are_durable_before_the_file_is_a_segment_and_no_append_waits_for
 
     def sync(fd: int) -> None:
         events.append(f"sync {place(fd)}")
-        assert not partition._lock.locked()
+        assert not partition._state.lock.locked()
         real_sync(fd)
 
     def write(fd: int, *rest: Any) -> None:
@@ -237,7 +238,7 @@ def test_a_segment_without_records_never_cuts_a_staged_file_that_has_its_name(
         assert one.publish("other", 0, [])
         staged = staged_file(one)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Partition, "_publish_layout", interrupted)
+            patch.setattr(LogState, "publish_layout", interrupted)
             one.publish("q", 0, [staged])
         partition_of(two).append(b"other")
         assert (log_path / staged.path).stat().st_size == staged.size_bytes

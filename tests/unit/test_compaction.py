@@ -35,6 +35,7 @@ from commitlog.batches.columns import pack_bytes
 from commitlog.batches.encode import Columns, EncodedBatch, assemble, encode_empty
 from commitlog.batches.format import LOG_APPEND_TIME
 from commitlog.partitions import reader
+from commitlog.partitions.state import LogState
 from commitlog.segment import segment_path
 from commitlog.segment_files import CleanedFile
 
@@ -258,7 +259,7 @@ def test_nothing_above_the_high_watermark_is_looked_at(
     put(compacted, *numbered([1, 0]))
     put(compacted, *numbered([1, 0]))
     with monkeypatch.context() as patch:
-        patch.setattr(Partition, "high_watermark", property(lambda self: 3))
+        patch.setattr(LogState, "high_watermark", property(lambda self: 3))
         assert compacted.compact().clean_offset == 2
     assert offsets(compacted) == [1, 2, 3, 4, 5]
 
@@ -741,18 +742,18 @@ def test_verify_takes_no_swap_for_damage(
         looked.set()
         return report
 
-    def retire(segment: Any) -> None:
-        real_retire(segment)
+    def retire(state: LogState, segment: Any) -> None:
+        real_retire(state, segment)
         if not looked.is_set():
             if roll:
                 compacted.roll()
             verifying.start()
             assert looked.wait(30)
 
-    real_retire = compacted._retire
+    real_retire = LogState.retire
     verifying = threading.Thread(target=lambda: reports.append(compacted.verify()))
     monkeypatch.setattr(reader, "verify_segments", verify_segments)
-    monkeypatch.setattr(compacted, "_retire", retire)
+    monkeypatch.setattr(LogState, "retire", retire)
     compacted.compact()
     verifying.join(30)
     assert [report.damage for report in reports] == [()]

@@ -102,7 +102,10 @@ def ended(thread: threading.Thread) -> bool:
 
 def is_waiting(consumer: Consumer) -> bool:
     """Whether a thread waits for an append."""
-    return any(isinstance(one.partition, Partition) and one.partition._waiters for one in places(consumer))
+    return any(
+        isinstance(one.partition, Partition) and one.partition._state.waiters.count
+        for one in places(consumer)
+    )
 
 
 def places(consumer: Consumer) -> list[Any]:

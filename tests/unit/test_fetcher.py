@@ -645,7 +645,7 @@ def test_a_wait_ends_by_an_append(three: list[Place], log_path: Path) -> None:
     three[1].partition.append(b"v")
     waiting.join(30)
     assert not waiting.is_alive()
-    assert three[1].partition._waiters == 0, "nobody watches any more"
+    assert three[1].partition._state.waiters.count == 0, "nobody watches any more"
 
 
 def test_a_wait_ends_by_an_append_of_another_process(three: list[Place], log_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_topic_deleted_meanwhile_is_passed_over(log: CommitLog, partitions: li
 def test_a_partition_that_a_disk_error_stopped_is_left_alone(partitions: list[Partition]) -> None:
     fill(partitions[0])
     fill(partitions[1])
-    partitions[0]._fail("broken")
+    partitions[0]._state.fail("broken")
     assert not clean(partitions)
     assert offsets_cleaned(partitions) == [0, 10, 0, 0]
     assert partitions[0].compaction_error is None
@@ -145,7 +145,7 @@ def test_a_pass_called_by_hand_that_succeeds_makes_a_partition_cleanable_again(
 ) -> None:
     fill(partitions[0])
     with monkeypatch.context() as patch:
-        patch.setattr(compaction.Pass, "run", lambda self: 1 // 0)
+        patch.setattr(compaction.Pass, "cleaned", lambda self: 1 // 0)
         clean(partitions)
         assert partitions[0].compaction_error == "ZeroDivisionError: integer division or modulo by zero"
     assert dirtiest(partitions, NOW) is None

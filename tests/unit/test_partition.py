@@ -752,7 +752,7 @@ def test_an_append_wakes_who_waits_for_it(partition: Partition, append: str) -> 
     woken: list[bool] = []
     waiter = threading.Thread(target=lambda: woken.append(partition.wait_for(2, timeout=30)))
     waiter.start()
-    wait_until(lambda: partition._waiters)
+    wait_until(lambda: partition._state.waiters.count)
     for _ in range(3):
         if append == "append":
             partition.append(b"a")
@@ -769,7 +769,7 @@ def test_closing_wakes_who_waits(log: CommitLog) -> None:
     woken: list[bool] = []
     waiter = threading.Thread(target=lambda: woken.append(partition.wait_for(0, timeout=30)))
     waiter.start()
-    wait_until(lambda: partition._waiters)
+    wait_until(lambda: partition._state.waiters.count)
     log.close()
     waiter.join()
     assert woken == [False]

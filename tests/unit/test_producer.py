@@ -32,6 +32,7 @@ from commitlog import (
 from commitlog.clients import accumulator
 from commitlog.clients.quotas import Quotas
 from commitlog.clients.rate_limit import Throttle
+from commitlog.partitions.syncer import Syncer
 from commitlog.tasks import Task
 
 NEVER = 10**9  # a linger that does not end
@@ -167,13 +168,13 @@ def test_who_sends_faster_than_the_disk_syncs_is_held_back(
     log: CommitLog, partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go_on = threading.Event()
-    real = Partition.sync
+    real = Syncer.sync
 
-    def slow(self: Partition) -> None:
+    def slow(self: Syncer) -> None:
         assert may_go_on.wait(30)
         real(self)
 
-    monkeypatch.setattr(Partition, "sync", slow)
+    monkeypatch.setattr(Syncer, "sync", slow)
     producer = producers(log, acks="all", batch_size=1_000, buffer_memory=5_000, max_block_ms=1)
     sent = 0
     with pytest.raises(BufferFullError):
@@ -580,13 +581,13 @@ def test_memory_that_waits_for_a_sync_is_never_counted_too_low(
     log: CommitLog, partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go_on = threading.Event()
-    real = Partition.sync
+    real = Syncer.sync
 
-    def slow(self: Partition) -> None:
+    def slow(self: Syncer) -> None:
         assert may_go_on.wait(30)
         real(self)
 
-    monkeypatch.setattr(Partition, "sync", slow)
+    monkeypatch.setattr(Syncer, "sync", slow)
     producer = producers(log, acks="all", batch_size=1_000, buffer_memory=50_000, max_block_ms=1)
     with pytest.raises(BufferFullError):
         for number in range(1_000):

@@ -34,6 +34,7 @@ from commitlog import (
 )
 from commitlog.batches import staged
 from commitlog.locks import ProcessLock
+from commitlog.partitions.appender import Appender
 from commitlog.partitions.producer_state import Producers, Published, snapshots
 from commitlog.publishing import publications, staging
 from commitlog.publishing import publisher as publishing
@@ -409,17 +410,17 @@ def test_an_interrupted_publication_is_finished_by_the_next(log: CommitLog) -> N
 def test_an_interruption_after_batches_were_written_does_not_let_them_be_forgotten(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Partition._append_locked
+    real = Appender._append_locked
 
-    def interrupted(self: Partition, batches: Any) -> int:
+    def interrupted(self: Appender, batches: Any) -> int:
         offset = real(self, batches)
-        if self.name == "t-0":
+        if self._state.name == "t-0":
             raise KeyboardInterrupt
         return offset
 
     staged = three(log)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Partition, "_append_locked", interrupted)
+        patch.setattr(Appender, "_append_locked", interrupted)
         log.publish("query", 1, staged)
     assert not log.publish("query", 1, staged)
     assert values(log) == [b"t-0"] * 2
@@ -671,7 +672,7 @@ def test_that_batches_name_their_producer_is_durable_before_the_first_one_does(
     with commitlog.open(log_path) as log:
         partition = log.create_topic("t", config=QUIET).partition(0)
         page: list[bytes] = []
-        watched = partition._page._map
+        watched = partition._state.page._map
         monkeypatch.setattr(
             files, "sync_map", lambda view: page.append(bytes(view)) if view is watched else None
         )

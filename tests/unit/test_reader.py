@@ -325,7 +325,7 @@ def test_a_file_that_vanishes_while_segments_are_listed_is_no_deleted_topic(
             raise FileNotFoundError(2, "No such file or directory")
         return real(*args)
 
-    monkeypatch.setattr("commitlog.partitions.read_only.list_segments", failing_once)
+    monkeypatch.setattr("commitlog.partitions.sources.list_segments", failing_once)
     assert contents(reader) == contents(writer)
     assert failed
 

@@ -24,8 +24,8 @@ from commitlog import (
     UnknownTopicError,
     files,
 )
+from commitlog.partitions.compactor import Compactor
 from commitlog.partitions.recovery import Recovery
-from commitlog.partitions.shared import SharedPartition
 
 CONFIG = {"segment_bytes": 1_000, "flush_ms": -1, "file_delete_delay_ms": 0, "index_interval_bytes": 100}
 
@@ -337,16 +337,16 @@ def test_a_writer_that_puts_right_what_a_dead_one_left_spares_what_a_living_one_
     """B dies in a roll while A compacts, and C puts that right."""
     one, other = compacted
     spared: list[int] = []
-    real = SharedPartition._swap
+    real = Compactor._swap
 
-    def swap(partition: SharedPartition, *args: Any) -> None:
+    def swap(compactor: Compactor, *args: Any) -> bool:
         if not spared:
-            other._page.begin_change()  # what is left of a writer that was killed as it rolled
+            other._state.page.begin_change()  # what is left of a writer that was killed as it rolled
             other.append(b"other", key=b"other")
             spared.append(len(list(Path(one.path).glob("*.cleaned"))))
-        real(partition, *args)
+        return real(compactor, *args)
 
-    monkeypatch.setattr(SharedPartition, "_swap", swap)
+    monkeypatch.setattr(Compactor, "_swap", swap)
     report = one.compact()
     assert spared == [3]
     assert one.failure is None
@@ -366,7 +366,7 @@ def test_what_a_dead_writer_was_compacting_is_removed_by_who_puts_it_right(
 ) -> None:
     left = Path(pair[0].path) / f"{0:020d}.log.cleaned"
     left.write_bytes(b"half")
-    pair[0]._page.begin_change()
+    pair[0]._state.page.begin_change()
     pair[1].append(b"value")
     assert not left.exists()
 
@@ -375,7 +375,7 @@ def test_a_segment_that_another_writer_compacted_meanwhile_is_not_taken_for_lost
     compacted: tuple[Partition, Partition],
 ) -> None:
     one, other = compacted
-    before = [segment.path for segment in one._segments.segments]
+    before = [segment.path for segment in one._state.segments.segments]
     for number in range(60):  # a later pass joins the segments that an earlier one made small
         other.append(b"value", key=b"%d" % (number % 7))
         if number % 20 == 0:
@@ -383,4 +383,4 @@ def test_a_segment_that_another_writer_compacted_meanwhile_is_not_taken_for_lost
     gone = [path for path in before if not Path(path).exists()]
     assert gone
     for path in gone:
-        one._check_not_lost(path)
+        one._compactor._check_not_lost(path)

@@ -161,6 +161,29 @@ def reader(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None)
     return pa.RecordBatchReader.from_batches(schema_of(columns), stream(batches, columns))
 
 
+PARTITIONED_SCHEMA = pa.schema([pa.field("partition", pa.int32(), nullable=False), *SCHEMA])
+
+
+def with_partition(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+    """Return a batch with the number of its records' partition as a column before the others."""
+    numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
+    schema = pa.schema([PARTITIONED_SCHEMA.field("partition"), *batch.schema])
+    return pa.RecordBatch.from_arrays([numbers, *batch.columns], schema=schema)
+
+
+def partitions_reader(
+    partitions: Sequence[Iterable[RecordBatch]], columns: Sequence[str] | None = None
+) -> pa.RecordBatchReader:
+    """Return the batches of several partitions as one stream, with a column `partition` before the others."""
+    schema = pa.schema([PARTITIONED_SCHEMA.field("partition"), *schema_of(columns)])
+    found = (
+        with_partition(batch, number)
+        for number, batches in enumerate(partitions)
+        for batch in stream(batches, columns)
+    )
+    return pa.RecordBatchReader.from_batches(schema, found)
+
+
 def pairs(values: Mapping[bytes, bytes]) -> pa.Table:
     """Return keys and values as a table."""
     fields = [SCHEMA.field("key").with_nullable(False), SCHEMA.field("value").with_nullable(False)]
@@ -425,6 +448,6 @@ def _joined_validity(batches: Sequence[RecordBatch], columns: Sequence[Strings])
 
 
 __all__ = [
-    "SCHEMA", "arrays", "from_batch", "joined_arrays", "pairs", "reader", "schema_of", "stream", "table",
-    "tabular", "to_batches",
+    "SCHEMA", "arrays", "from_batch", "joined_arrays", "pairs", "partitions_reader", "reader", "schema_of",
+    "stream", "table", "tabular", "to_batches",
 ]  # fmt: skip

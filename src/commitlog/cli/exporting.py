@@ -17,7 +17,7 @@ from commitlog.cli.options import directory_argument, example, json_option, topi
 from commitlog.cli.output import counted, print_json, say
 from commitlog.cli.printing import Start
 from commitlog.cli.progress_bar import Report, progress_bar
-from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.reader import LogReader
 
 if TYPE_CHECKING:
     from commitlog.cli.sinks import Sink
@@ -27,7 +27,7 @@ class Range(NamedTuple):
     """Offsets [start, end) of a partition."""
 
     number: int
-    partition: PartitionReader
+    partition: LogReader
     start: int
     end: int
 
@@ -98,13 +98,13 @@ def _summary(ranges: list[Range]) -> list[dict[str, Any]]:
     return [{"partition": one.number, "start_offset": one.start, "end_offset": one.end} for one in ranges]
 
 
-def _range(number: int, partition: PartitionReader, start: Start, end: Start) -> Range:
+def _range(number: int, partition: LogReader, start: Start, end: Start) -> Range:
     """Return what is asked of a partition, as far as it has it."""
     first, last = _offset(partition, start), _offset(partition, end)
     return Range(number, partition, first, max(first, last))
 
 
-def _offset(partition: PartitionReader, where: Start) -> int:
+def _offset(partition: LogReader, where: Start) -> int:
     if where.offset is None:
         return where.in_partition(partition)
     return min(max(where.offset, partition.start_offset), partition.high_watermark)
@@ -113,7 +113,7 @@ def _offset(partition: PartitionReader, where: Start) -> int:
 def _write(ranges: list[Range], sink: Sink, progress: Report | None) -> int:
     """Write all ranges, and end the file; returns the number of records."""
     from commitlog.batches import arrow
-    from commitlog.cli.sinks import with_partition
+    from commitlog.batches.arrow import with_partition
 
     total, done, records = sum(one.end - one.start for one in ranges), 0, 0
     try:

@@ -10,9 +10,9 @@ from typing import Any
 from commitlog.compaction import cleanable
 from commitlog.config import TopicConfig
 from commitlog.errors import CommitLogError
+from commitlog.partition import Partition
 from commitlog.partitions.layout import headers_between
 from commitlog.partitions.page import StatePage
-from commitlog.partitions.reader import PartitionReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def figures(number: int, partition: Any) -> PartitionFigures:
     )
 
 
-def record_count(partition: PartitionReader, config: TopicConfig) -> int:
+def record_count(partition: Partition, config: TopicConfig) -> int:
     """Return how many records can be read; where compaction may have removed some, headers tell."""
     start, end = partition.start_offset, partition.high_watermark
     if config.compacts:
@@ -55,7 +55,7 @@ def record_count(partition: PartitionReader, config: TopicConfig) -> int:
     return end - start
 
 
-def _dirty_ratio(partition: PartitionReader, config: TopicConfig) -> float:
+def _dirty_ratio(partition: Partition, config: TopicConfig) -> float:
     page = StatePage.open(partition.path)
     clean_offset = page.clean_offset if page else 0
     now_ms = time.time_ns() // 1_000_000

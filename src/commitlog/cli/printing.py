@@ -15,7 +15,7 @@ from commitlog.cli.output import flush_output, say, write_bytes
 from commitlog.clients.consumer import Consumer
 from commitlog.errors import CommitFailedError, OffsetOutOfRangeError, UnknownTopicError
 from commitlog.log import CommitLog
-from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.reader import LogReader
 from commitlog.record import TopicPartition
 
 _POLL_SECONDS = 1.0
@@ -32,7 +32,7 @@ class Start:
     timestamp: int | None = None
     last: int | None = None
 
-    def in_partition(self, partition: PartitionReader) -> int:
+    def in_partition(self, partition: LogReader) -> int:
         """Return the offset; OffsetOutOfRangeError for one that is not there."""
         low, high = partition.start_offset, partition.high_watermark
         if self.offset is not None:

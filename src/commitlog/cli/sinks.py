@@ -13,18 +13,12 @@ from commitlog.record import Header
 import pyarrow as pa  # isort: skip - arrow tells what to install where it is missing
 from pyarrow import csv, parquet  # isort: skip
 
-SCHEMA = pa.schema([pa.field("partition", pa.int32(), nullable=False), *arrow.SCHEMA])
+SCHEMA = arrow.PARTITIONED_SCHEMA
 _TEXT_SCHEMA = pa.schema(
     [("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.int64())]
     + [(name, pa.string()) for name in ("key", "key_base64", "value", "value_base64", "headers")]
 )
 _GROUP_ROWS, _GROUP_BYTES = 128 * 1024, 32 * 1024 * 1024  # of a row group in Parquet
-
-
-def with_partition(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
-    """Return a batch of SCHEMA, of a batch of records and the number of their partition."""
-    numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
-    return pa.RecordBatch.from_arrays([numbers, *batch.columns], schema=SCHEMA)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode

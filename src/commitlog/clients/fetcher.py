@@ -16,7 +16,8 @@ from commitlog.errors import (
     NotAssignedError,
     OffsetOutOfRangeError,
 )
-from commitlog.partitions.reader import PartitionReader, look_again_after
+from commitlog.partitions.reader import LogReader
+from commitlog.partitions.sources import look_again_after
 from commitlog.record import ConsumerRecord, TopicPartition
 from commitlog.tasks import Signal
 
@@ -38,7 +39,7 @@ class Place:
 
     __slots__ = ("_end", "_reset", "_rows", "fetched", "name", "partition", "paused", "position", "version")
 
-    def __init__(self, name: TopicPartition, partition: PartitionReader, position: int, reset: Reset) -> None:
+    def __init__(self, name: TopicPartition, partition: LogReader, position: int, reset: Reset) -> None:
         self.name = name
         self.partition = partition
         self.position = self.fetched = position

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from commitlog.clients.fetcher import Fetcher, Place
 from commitlog.errors import ClosedError, ConfigError, ForkedError
-from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.reader import LogReader
 from commitlog.record import TopicPartition
 from commitlog.topic import TopicSource
 
@@ -50,8 +50,8 @@ class Positions:
         """Return the partitions that are read now; those of a group change in poll()."""
         return set(self._fetcher.places)
 
-    def _partition(self, name: tuple[str, int]) -> PartitionReader:
-        found: PartitionReader = self._log.topic(name[0]).partition(name[1])
+    def _partition(self, name: tuple[str, int]) -> LogReader:
+        found: LogReader = self._log.topic(name[0]).partition(name[1])
         return found
 
     # --- where to read

@@ -21,7 +21,7 @@ from commitlog.groups.directory import GroupDirectory, known_groups
 from commitlog.groups.member import CountPartitions, GroupMember, MemberSettings, remove_expired
 from commitlog.groups.offsets import TOPIC, GroupOffsets, OffsetAndMetadata
 from commitlog.partition import Partition
-from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.reader import LogReader
 from commitlog.record import TopicPartition
 from commitlog.topic import TopicSource
 
@@ -142,7 +142,7 @@ class Groups:
                 directory.group_id, situation, state.generation, state.strategy, members, tuple(partitions)
             )  # fmt: skip
 
-    def _partitions_of(self, topic: str) -> Sequence[PartitionReader]:
+    def _partitions_of(self, topic: str) -> Sequence[LogReader]:
         """Return the partitions of a topic; what is committed may be about one that is not there."""
         with suppress(InvalidTopicError, UnknownTopicError):
             return self._log.topic(topic).partitions
@@ -256,13 +256,13 @@ class Groups:
             return 0 <= name.partition < self._count([name.topic]).get(name.topic, 0)
         return False
 
-    def _partition(self, name: TopicPartition) -> PartitionReader:
-        found: PartitionReader = self._log.topic(name.topic).partition(name.partition)
+    def _partition(self, name: TopicPartition) -> LogReader:
+        found: LogReader = self._log.topic(name.topic).partition(name.partition)
         return found
 
 
 def _progress(
-    name: TopicPartition, partition: PartitionReader, committed: OffsetAndMetadata | None, owner: str | None
+    name: TopicPartition, partition: LogReader, committed: OffsetAndMetadata | None, owner: str | None
 ) -> PartitionDescription:
     end = partition.high_watermark
     offset = None if committed is None else committed.offset

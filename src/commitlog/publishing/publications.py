@@ -16,7 +16,6 @@ from commitlog.batches.staged import StagedFile
 from commitlog.errors import CorruptionError
 from commitlog.ids import is_id
 from commitlog.partition import Partition
-from commitlog.partitions.reader import PartitionReader
 from commitlog.topics.catalog import check_topic_name
 
 TOPIC = "__publications"
@@ -45,7 +44,7 @@ class Publication:
 class Publications:
     """The latest publication of each transaction. Threads may share it."""
 
-    def __init__(self, partition: PartitionReader) -> None:
+    def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._lock = threading.Lock()
         self._table: dict[str, Publication] = {}
@@ -65,13 +64,11 @@ class Publications:
 
     def write(self, publication: Publication) -> None:
         """Store a publication durably."""
-        assert isinstance(self._partition, Partition)
         key, value = _to_json(publication)
         self._partition.append(value, key=key, sync=True)
 
     def sync(self) -> None:
         """Make durable what another process may have written just before it died."""
-        assert isinstance(self._partition, Partition)
         self._partition.sync()
 
     def _catch_up(self) -> None:

@@ -14,8 +14,8 @@ from commitlog.batches.format import PUBLISHED
 from commitlog.batches.staged import StagedFile, chained
 from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, ClosedError, InvalidRecordError
-from commitlog.partitions.active import now_ms
 from commitlog.partitions.producer_state import SEQUENCES
+from commitlog.partitions.state import now_ms
 from commitlog.record import ArrowData
 from commitlog.topics.catalog import typed
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from commitlog.errors import ConfigError, DataLossError, UnknownPartitionError, UnknownTopicError
-from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.reader import LogReader
 from commitlog.record import TopicPartition
 from commitlog.spark.options import Bound, ReadOptions
 from commitlog.spark.parsing import EARLIEST, LATEST, LOG_ID, TOPIC_ID
@@ -32,9 +32,9 @@ class Range(NamedTuple):
     log_id: str | None = None
 
 
-def find(log: ReadableLog, name: TopicPartition) -> PartitionReader:
+def find(log: ReadableLog, name: TopicPartition) -> LogReader:
     """Return a partition of a log."""
-    partition: PartitionReader = log.topic(name.topic).partition(name.partition)
+    partition: LogReader = log.topic(name.topic).partition(name.partition)
     return partition
 
 
@@ -89,7 +89,7 @@ def starts(log: ReadableLog, options: ReadOptions, names: Sequence[TopicPartitio
     """Return where to start in each partition."""
     bound = options.starting or Bound("startingOffsets", default)
 
-    def first_as_late(partition: PartitionReader, timestamp: int) -> int:
+    def first_as_late(partition: LogReader, timestamp: int) -> int:
         offset = partition.offset_for_timestamp(timestamp)
         if offset is None and options.starting_offsets_by_timestamp_strategy == "error":
             reason = (
@@ -105,7 +105,7 @@ def starts(log: ReadableLog, options: ReadOptions, names: Sequence[TopicPartitio
 def ends(log: ReadableLog, options: ReadOptions, names: Sequence[TopicPartition]) -> Offsets:
     """Return where to end in each partition."""
 
-    def first_as_late(partition: PartitionReader, timestamp: int) -> int:
+    def first_as_late(partition: LogReader, timestamp: int) -> int:
         offset = partition.offset_for_timestamp(timestamp)
         return partition.high_watermark if offset is None else offset
 
@@ -116,7 +116,7 @@ def _resolved(
     log: ReadableLog,
     bound: Bound,
     names: Sequence[TopicPartition],
-    first_as_late: Callable[[PartitionReader, int], int],
+    first_as_late: Callable[[LogReader, int], int],
 ) -> Offsets:
     chosen = _for_each(bound, names)
     found: Offsets = {}

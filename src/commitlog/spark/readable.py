@@ -11,7 +11,8 @@ from urllib.parse import parse_qsl
 
 from commitlog.errors import ConfigError
 from commitlog.log import CommitLog
-from commitlog.topic import Topic
+from commitlog.partitions.reader import LogReader
+from commitlog.topic import PartitionedTopic
 
 if TYPE_CHECKING:
     from commitlog.replication.remote.remote_log import RemoteLog
@@ -31,7 +32,7 @@ class ReadableLog(Protocol):
     def topics(self) -> list[str]:
         """Return the names of the topics."""
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> PartitionedTopic[LogReader]:
         """Return a topic."""
 
     def close(self) -> None:

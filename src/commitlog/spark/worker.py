@@ -20,7 +20,7 @@ from commitlog.errors import (
     WrongLogError,
 )
 from commitlog.log import CommitLog
-from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.reader import LogReader
 from commitlog.record import TopicPartition
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range, lost
@@ -163,7 +163,7 @@ def _batches(options: ReadOptions, wanted: Range) -> Iterator[RecordBatch]:
             return
 
 
-def _partition(options: ReadOptions, wanted: Range) -> PartitionReader:
+def _partition(options: ReadOptions, wanted: Range) -> LogReader:
     """Open a partition; if its end is not in sight, once more: a network file system may show old pages."""
     try:
         partition = _found(options, wanted)
@@ -175,12 +175,12 @@ def _partition(options: ReadOptions, wanted: Range) -> PartitionReader:
         raise not_mounted(options.path, problem) from None
 
 
-def _found(options: ReadOptions, wanted: Range) -> PartitionReader:
+def _found(options: ReadOptions, wanted: Range) -> LogReader:
     """Return the partition of a range, in the log and the topic that the range is about."""
     log = open_log(options.path)
     _check_identity(log, options.path, wanted.log_id)
     topic = log.topic(wanted.topic)
     if None not in (wanted.topic_id, topic.topic_id) and wanted.topic_id != topic.topic_id:
         raise UnknownTopicError(wanted.topic)  # it has been deleted, and created again
-    partition: PartitionReader = topic.partition(wanted.partition)
+    partition: LogReader = topic.partition(wanted.partition)
     return partition

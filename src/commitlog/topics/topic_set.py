@@ -25,10 +25,7 @@ from commitlog.ids import new_id
 from commitlog.locks import MUTEX_NAME, ProcessLock, writer_is_ready
 from commitlog.open_files import HandleCache
 from commitlog.partition import Partition
-from commitlog.partitions.read_only import ReadOnlyPartition
-from commitlog.partitions.reader import PartitionReader
 from commitlog.partitions.recovery import RecoveryReport
-from commitlog.partitions.shared import SharedPartition
 from commitlog.progress import Steps
 from commitlog.topic import Topic
 from commitlog.topics.catalog import (
@@ -134,7 +131,7 @@ class TopicSet:
         """How many segments are mapped."""
         return len(self._cache)
 
-    def readers(self) -> list[PartitionReader]:
+    def readers(self) -> list[Partition]:
         """Return all partitions that there are, opened if need be; of internal topics those that are open."""
         topics = {topic.name: topic for topic in self.all()}
         for name in self.names():
@@ -145,7 +142,7 @@ class TopicSet:
     def partitions(self) -> list[Partition]:
         """Return the partitions that are open for writing."""
         found = [partition for topic in self.all() for partition in topic.partitions]
-        return [partition for partition in found if isinstance(partition, Partition)]
+        return [partition for partition in found if partition.writable]
 
     # --- changing
 
@@ -194,13 +191,13 @@ class TopicSet:
             self._check_writable()
             del self._topics[name]
             for partition in topic.partitions:
-                if isinstance(partition, SharedPartition):
+                if partition.shared:
                     partition.mark_gone()
                 partition.close()
             self._catalog.delete(name)
             _logger.info("topic %s is deleted", name)
 
-    def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
+    def grow_topic(self, topic: Topic, partitions: int) -> list[Partition]:
         """Create partitions until the topic has so many: what Topic.add_partitions calls."""
         with self.mutex:
             stored, count = self._stored(topic), len(topic.partitions)
@@ -268,9 +265,9 @@ class TopicSet:
 
     def _open_partitions(
         self, entry: TopicEntry, config: TopicConfig, mode: Mode, first: int = 0
-    ) -> list[PartitionReader]:
+    ) -> list[Partition]:
         """Open partitions [first, entry.partitions), all or none."""
-        opened: list[PartitionReader] = []
+        opened: list[Partition] = []
         try:
             for number in range(first, entry.partitions):
                 opened.append(self._open_partition(entry, number, config, mode))
@@ -279,9 +276,7 @@ class TopicSet:
             raise typed(error, self._path) if isinstance(error, OSError) else error from error
         return opened
 
-    def _open_partition(
-        self, entry: TopicEntry, number: int, config: TopicConfig, mode: Mode
-    ) -> PartitionReader:
+    def _open_partition(self, entry: TopicEntry, number: int, config: TopicConfig, mode: Mode) -> Partition:
         name = f"{entry.name}-{number}"
         path = os.path.join(self._path, name)
         if os.path.islink(path):  # since the log was opened, by another process
@@ -290,14 +285,12 @@ class TopicSet:
             self._make_again(entry, path, mode)
         check_no_links(path)
         if mode == "r":
-            return ReadOnlyPartition.open(
+            return Partition.read_only(
                 path, name, config, self._cache,
                 writer=self._has_writer, clean=self._catalog.has_clean_marker, steps=self._steps,
             )  # fmt: skip
         if mode == "shared" or entry.name in INTERNAL:
-            partition: Partition = SharedPartition.join(
-                path, name, config, self._config, self._cache, self._steps
-            )
+            partition = Partition.join(path, name, config, self._config, self._cache, self._steps)
         else:
             partition = Partition.open(
                 path, name, config, self._config, self._cache, clean=self._clean, steps=self._steps
@@ -328,7 +321,7 @@ class TopicSet:
         """Say, for a reader, whether a writer keeps the state pages true."""
         return writer_is_ready(self._path)
 
-    def _store_or_abandon(self, entry: TopicEntry, opened: Sequence[PartitionReader]) -> None:
+    def _store_or_abandon(self, entry: TopicEntry, opened: Sequence[Partition]) -> None:
         try:
             self._catalog.store(entry)
         except BaseException:
@@ -346,11 +339,10 @@ class TopicSet:
                 partition.forked()
 
 
-def abandon(partitions: Iterable[PartitionReader]) -> None:
+def abandon(partitions: Iterable[Partition]) -> None:
     """Let go of partitions without syncing."""
     for partition in partitions:
-        if isinstance(partition, Partition):
-            partition.abandon()
+        partition.abandon()
 
 
 def _tell_of_recovery(path: str, reports: Sequence[RecoveryReport]) -> None:

@@ -22,8 +22,8 @@ from commitlog.errors import (
     WrongClusterError,
 )
 from commitlog.partition import Partition
-from commitlog.partitions.active import now_ms
-from commitlog.partitions.reader import PartitionReader
+from commitlog.partitions.reader import LogReader
+from commitlog.partitions.state import now_ms
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
 from commitlog.replication.messages import (
@@ -91,7 +91,7 @@ class _Waiting:
     """A read for which there are no records yet."""
 
     read: Read
-    partition: PartitionReader
+    partition: LogReader
     deadline: float
     reply: Reply
 
@@ -103,7 +103,7 @@ class ClientService:
         self._host = host
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
-        self._watched: dict[PartitionReader, int] = {}  # how many wait for each
+        self._watched: dict[LogReader, int] = {}  # how many wait for each
         self._rung = Signal()
         self._thread: threading.Thread | None = None
         self._closed = False

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from commitlog.config import TopicConfig
-from commitlog.errors import ConfigError, ReadOnlyError, TopicExistsError, UnknownTopicError
-from commitlog.partitions.reader import PartitionReader
+from commitlog.errors import ConfigError, TopicExistsError, UnknownTopicError
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
 from commitlog.replication.messages import CreateTopic, DeleteTopic, Message
 from commitlog.replication.remote.remote_partition import Acks, RemotePartition
@@ -15,7 +14,7 @@ from commitlog.replication.remote.router import Deadline, ReadFrom, Router
 from commitlog.replication.transports.opener import split_address
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
-from commitlog.topic import Topic, check_key, encode_rows
+from commitlog.topic import PartitionedTopic, check_key, encode_rows
 
 
 class RemoteLog:
@@ -137,26 +136,8 @@ class _Asked:
         return self._message
 
 
-class _NoStore:
-    """What a topic of another machine cannot ask for."""
-
-    def grow_topic(self, topic: Topic, partitions: int) -> list[PartitionReader]:
-        raise ReadOnlyError(f"topic {topic.name!r}")
-
-    def change_config(self, topic: Topic, changes: Mapping[str, Any]) -> TopicConfig:
-        raise ReadOnlyError(f"topic {topic.name!r}")
-
-
-class RemoteTopic(Topic):
-    """A topic of a RemoteLog: as a Topic, with acks."""
-
-    def __init__(
-        self, name: str, config: TopicConfig, partitions: list[RemotePartition], topic_id: str
-    ) -> None:
-        super().__init__(name, config, partitions, _NoStore(), topic_id)
-
-    def __repr__(self) -> str:
-        return f"<RemoteTopic {self.name} with {len(self.partitions)} partitions>"
+class RemoteTopic(PartitionedTopic[RemotePartition]):
+    """A topic of a RemoteLog: the methods of Topic that read and append, with acks."""
 
     def append(
         self,
@@ -173,7 +154,7 @@ class RemoteTopic(Topic):
         check_key(0, key)
         if partition is None:
             partition = self._chooser().one(key, len(self.partitions))
-        target: RemotePartition = self.partition(partition)
+        target = self.partition(partition)
         offset = target.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync, acks=acks)
         return partition, offset
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, TypeVar
 
 from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, Rules, encode, numbered
@@ -18,10 +18,11 @@ from commitlog.errors import (
     OutOfOrderSequenceError,
     ReplicationTimeoutError,
 )
-from commitlog.partitions.active import now_ms
 from commitlog.partitions.layout import Layout
 from commitlog.partitions.producer_state import SEQUENCES
-from commitlog.partitions.reader import PartitionReader, Piece, ReadSegment
+from commitlog.partitions.reader import LogReader
+from commitlog.partitions.sources import Answer, Piece, ReadSegment
+from commitlog.partitions.state import now_ms
 from commitlog.record import ArrowData, Buffer, Headers, Record, TopicPartition
 from commitlog.replication.messages import (
     Append,
@@ -35,6 +36,7 @@ from commitlog.replication.messages import (
 )
 from commitlog.replication.remote.fetched import FetchedSegment
 from commitlog.replication.remote.router import PASSING, Deadline, Pending, Router
+from commitlog.tasks import Signal
 
 Acks = Literal[1, "all"]
 Kind = TypeVar("Kind")
@@ -43,34 +45,18 @@ _LONG_POLL_MS = 10_000
 _GRACE_MS = 1000  # for the answer to a read that waits
 
 
-class RemotePartition(PartitionReader):
-    """A partition of a RemoteLog: the methods of Partition that read and append. Threads may share it.
+class RemoteSource:
+    """A partition as its nodes answer for it. What a property says was so when its leader was asked."""
 
-    What a property says was so when its leader was asked. Each append carries a producer id and a sequence,
-    so that one whose answer was lost is sent again and is there once. Appends of several threads are made
-    one after another.
-    """
-
-    def __init__(self, router: Router, name: TopicPartition, topic_id: str, config: TopicConfig) -> None:
+    def __init__(self, router: Router, name: TopicPartition, topic_id: str) -> None:
         self.name = f"{name.topic}-{name.partition}"
-        self.path = self.name
-        self.config = config
-        self._router = router
-        self._topic_partition = name
-        self._topic_id = topic_id
-        self._rules = Rules(config)
+        self.router = router
+        self.topic_partition = name
+        self.topic_id = topic_id
         self._seen = 0  # the highest high watermark so far: what is below can be read, or will be again
-        self._appending = threading.Lock()
-        self._producer_id, self._sequence = 0, 0
-        self._begin_anew()
-
-    def __repr__(self) -> str:
-        return f"<RemotePartition {self.name}>"
-
-    # --- where it stands
 
     def _standing(self, any_replica: bool | None = None) -> ReadBatches:
-        return self._read(0, 0, 0, self._router.deadline(), any_replica)
+        return self.read(0, 0, 0, self.router.deadline(), any_replica)
 
     @property
     def start_offset(self) -> int:
@@ -95,7 +81,7 @@ class RemotePartition(PartitionReader):
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
         """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
         if timeout is None:
-            grace_ms = self._router.timeout_ms
+            grace_ms = self.router.timeout_ms
             while not self._is_readable(offset, _LONG_POLL_MS, Deadline(_LONG_POLL_MS + grace_ms)):
                 pass
             return True
@@ -106,42 +92,19 @@ class RemotePartition(PartitionReader):
                 if self._is_readable(offset, wait_ms, Deadline(wait_ms + _GRACE_MS)):
                     return True
             except (*PASSING, ConnectionFailedError):  # no leader: there may be one before the time is over
-                self._check_open()
+                self.check_open()
             if whole.left_ms == 0:
                 return False
 
     def _is_readable(self, offset: int, wait_ms: int, deadline: Deadline) -> bool:
-        return self._read(offset, 0, wait_ms, deadline).high_watermark > offset
+        return self.read(offset, 0, wait_ms, deadline).high_watermark > offset
 
     # --- reading
 
-    def get(self, offset: int) -> Record | None:
-        """Return the record at `offset`; None if compaction removed it."""
-        answer = self._read(offset, 1, 0, self._router.deadline())
-        if answer.high_watermark <= offset and self._any_replica:  # the leader may have come further
-            answer = self._read(offset, 1, 0, self._router.deadline(), any_replica=False)
-        if not answer.start_offset <= offset < answer.high_watermark:
-            raise OffsetOutOfRangeError(self.name, offset, answer.start_offset, answer.high_watermark)
-        segment = FetchedSegment(self.name, answer.data.read(), offset)
-        runs = segment.record_runs(offset, offset + 1)
-        return next((record for records, _ in runs for record in records), None)
-
-    def offset_for_timestamp(self, timestamp: int) -> int | None:
-        """Return the first offset whose record is as late as `timestamp`; None if there is none."""
-        name, deadline = self._topic_partition, self._router.deadline()
-        topic_id = self._topic_id
-        answer = self._router.ask_for(
-            name, topic_id, lambda try_ms: FindOffset(name, topic_id, timestamp), deadline
-        )
-        return _expected(FoundOffset, answer).offset
-
-    def batch_start(self, offset: int) -> int:
-        """Return `offset`: where stored batches begin is known where the files are."""
-        return offset
-
-    def _range(self, start: int | None, end: int | None) -> tuple[int, int]:
+    def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
+        """Return the range that [start, end) stands for now; OffsetOutOfRangeError if it starts elsewhere."""
         standing = self._standing()
-        if start is not None and start > standing.next_offset and self._any_replica:
+        if start is not None and start > standing.next_offset and self.any_replica:
             standing = self._standing(any_replica=False)  # the leader may have come further
         low, high, mark = standing.start_offset, standing.next_offset, standing.high_watermark
         start = low if start is None else start
@@ -149,7 +112,7 @@ class RemotePartition(PartitionReader):
             raise OffsetOutOfRangeError(self.name, start, low, high)
         return start, mark if end is None else min(end, max(mark, self._seen))
 
-    def _pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
+    def pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
         """Read [start, end), asking for what comes next before handing out what is there."""
         ahead: Pending | None = None
         while start < end:
@@ -165,12 +128,12 @@ class RemotePartition(PartitionReader):
                 raise CorruptionError(self.name, 0, f"offset {start} is not in what was read for it")
 
     def _ask_ahead(self, offset: int) -> Pending | None:
-        router, any_replica = self._router, self._any_replica
+        router, any_replica = self.router, self.any_replica
         deadline = router.deadline()
-        address, _ = router.place_of(self._topic_partition, self._topic_id, deadline, any_replica=any_replica)
+        address, _ = router.place_of(self.topic_partition, self.topic_id, deadline, any_replica=any_replica)
         if address is None:
             return None
-        message = Read(self._topic_partition, self._topic_id, offset, _READ_BYTES, 0, any_replica)
+        message = Read(self.topic_partition, self.topic_id, offset, _READ_BYTES, 0, any_replica)
         return router.ask_soon(address, message, deadline.try_ms)
 
     def _take(self, ahead: Pending | None) -> ReadBatches | None:
@@ -180,19 +143,19 @@ class RemotePartition(PartitionReader):
 
     def _read_again(self, offset: int) -> ReadBatches:
         """Read from an offset that could be read once: another leader may not know yet that it still can."""
-        deadline = self._router.deadline()
+        deadline = self.router.deadline()
         any_replica: bool | None = None
         while True:
-            wait_ms = _LONG_POLL_MS if any_replica is False or not self._any_replica else 0
-            answer = self._read(offset, _READ_BYTES, wait_ms, deadline, any_replica)
+            wait_ms = _LONG_POLL_MS if any_replica is False or not self.any_replica else 0
+            answer = self.read(offset, _READ_BYTES, wait_ms, deadline, any_replica)
             if answer.high_watermark > offset:
                 return answer
             any_replica = False  # one that has not come as far; the leader has, or will
             if deadline.left_ms == 0:
                 raise ReplicationTimeoutError(self.name, deadline.timeout_ms)
-            self._router.pause(deadline)
+            self.router.pause(deadline)
 
-    def _read(
+    def read(
         self,
         offset: int,
         max_bytes: int,
@@ -200,22 +163,101 @@ class RemotePartition(PartitionReader):
         deadline: Deadline,
         any_replica: bool | None = None,
     ) -> ReadBatches:
-        from_any = self._any_replica if any_replica is None else any_replica
+        """Ask for up to `max_bytes` of batches from `offset` on, and for where the partition stands."""
+        from_any = self.any_replica if any_replica is None else any_replica
 
         def make(try_ms: int) -> Message:
             wait_ms = min(max_wait_ms, max(try_ms - 500, 0))
-            return Read(self._topic_partition, self._topic_id, offset, max_bytes, wait_ms, from_any)
+            return Read(self.topic_partition, self.topic_id, offset, max_bytes, wait_ms, from_any)
 
-        answer = self._router.ask_for(
-            self._topic_partition, self._topic_id, make, deadline, any_replica=from_any
+        answer = self.router.ask_for(
+            self.topic_partition, self.topic_id, make, deadline, any_replica=from_any
         )
         found = _expected(ReadBatches, answer)
         self._seen = max(self._seen, found.high_watermark)
         return found
 
     @property
-    def _any_replica(self) -> bool:
-        return self._router.read_from == "any"
+    def any_replica(self) -> bool:
+        """Whether a replica that follows may be asked."""
+        return self.router.read_from == "any"
+
+    # --- what only a process that has the files can know
+
+    def layout(self) -> Layout:
+        """Raise CommitLogError: there are no segments here."""
+        raise CommitLogError(f"{self.name} is on another machine: its segments cannot be looked at from here")
+
+    def ask(self, question: Callable[[Layout], Answer]) -> Answer:
+        """Raise CommitLogError: there are no segments here."""
+        return question(self.layout())
+
+    changes = truncations = 0
+
+    def changed_since(self, layout: Layout) -> bool:
+        """Say that nothing is known to have changed."""
+        return False
+
+    def watch(self, signal: Signal) -> bool:
+        """Say that an append can only be looked for."""
+        return False
+
+    def unwatch(self, signal: Signal) -> None:
+        """Leave `signal` alone."""
+
+    closed = False
+
+    def check_open(self) -> None:
+        """Raise ClosedError once the log is closed."""
+        self.router.check_open()
+
+
+class RemotePartition(LogReader):
+    """A partition of a RemoteLog: the methods of Partition that read and append. Threads may share it.
+
+    Each append carries a producer id and a sequence, so that one whose answer was lost is sent again and is
+    there once. Appends of several threads are made one after another.
+    """
+
+    def __init__(self, router: Router, name: TopicPartition, topic_id: str, config: TopicConfig) -> None:
+        self._remote = RemoteSource(router, name, topic_id)
+        super().__init__(self._remote.name, self._remote)
+        self.config = config
+        self._rules = Rules(config)
+        self._appending = threading.Lock()
+        self._producer_id, self._sequence = 0, 0
+        self._begin_again()
+
+    def __repr__(self) -> str:
+        return f"<RemotePartition {self.name}>"
+
+    # --- reading
+
+    def get(self, offset: int) -> Record | None:
+        """Return the record at `offset`; None if compaction removed it."""
+        source = self._remote
+        answer = source.read(offset, 1, 0, source.router.deadline())
+        if answer.high_watermark <= offset and source.any_replica:  # the leader may have come further
+            answer = source.read(offset, 1, 0, source.router.deadline(), any_replica=False)
+        if not answer.start_offset <= offset < answer.high_watermark:
+            raise OffsetOutOfRangeError(self.name, offset, answer.start_offset, answer.high_watermark)
+        segment = FetchedSegment(self.name, answer.data.read(), offset)
+        runs = segment.record_runs(offset, offset + 1)
+        return next((record for records, _ in runs for record in records), None)
+
+    def offset_for_timestamp(self, timestamp: int) -> int | None:
+        """Return the first offset whose record is as late as `timestamp`; None if there is none."""
+        source = self._remote
+        name, deadline = source.topic_partition, source.router.deadline()
+        topic_id = source.topic_id
+        answer = source.router.ask_for(
+            name, topic_id, lambda try_ms: FindOffset(name, topic_id, timestamp), deadline
+        )
+        return _expected(FoundOffset, answer).offset
+
+    def batch_start(self, offset: int) -> int:
+        """Return `offset`: where stored batches begin is known where the files are."""
+        return offset
 
     # --- appending
 
@@ -288,48 +330,33 @@ class RemotePartition(PartitionReader):
             try:
                 return self._append(batch, sync, acks)
             except BaseException:  # whether it is there is not known, so its number cannot be used again
-                self._begin_anew()
+                self._begin_again()
                 raise
 
     def _append(self, batch: EncodedBatch, sync: bool, acks: Acks) -> range:
-        deadline = self._router.deadline()
+        source = self._remote
+        deadline = source.router.deadline()
         while True:
             data = _packed(numbered(batch, (self._producer_id, 0, self._sequence)))
 
             def make(try_ms: int, data: Bytes = data) -> Message:
-                return Append(self._topic_partition, self._topic_id, acks, try_ms, data, sync)
+                return Append(source.topic_partition, source.topic_id, acks, try_ms, data, sync)
 
             try:
-                answer = self._router.ask_for(self._topic_partition, self._topic_id, make, deadline)
+                answer = source.router.ask_for(source.topic_partition, source.topic_id, make, deadline)
             except OutOfOrderSequenceError:
                 # a leader that lost what another had: it does not have this batch, whoever else had it
                 if self._sequence == 0:
                     raise
-                self._begin_anew()
+                self._begin_again()
                 continue
             self._sequence = (self._sequence + batch.span) % SEQUENCES
             found = _expected(Appended, answer)
             return range(found.start, found.end)
 
-    def _begin_anew(self) -> None:
+    def _begin_again(self) -> None:
         self._producer_id = int.from_bytes(os.urandom(8), "little") >> 1
         self._sequence = 0
-
-    # --- what only who has the files can tell
-
-    def _layout(self) -> Layout:
-        raise CommitLogError(f"{self.name} is on another machine: its segments cannot be looked at from here")
-
-    @property
-    def _changes(self) -> int:
-        return 0
-
-    @property
-    def _truncations(self) -> int:
-        return 0
-
-    def _check_open(self) -> None:
-        self._router.check_open()
 
 
 def _packed(batch: EncodedBatch) -> Bytes:

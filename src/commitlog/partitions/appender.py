@@ -1,4 +1,4 @@
-"""PartitionWriter: a partition as it grows."""
+"""Appender: a partition as it grows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from commitlog.batches.format import NO_PRODUCER, STAMP, fold
 from commitlog.batches.single import encode_one
 from commitlog.config import MAX_INT64
 from commitlog.errors import BatchTooLargeError, DiskFullError, OffsetOutOfRangeError
-from commitlog.partitions.active import ActivePartition, now_ms
 from commitlog.partitions.page import StatePage
+from commitlog.partitions.state import LogState, now_ms
+from commitlog.partitions.syncer import Syncer
 from commitlog.record import ArrowData, Buffer, Headers
 from commitlog.segment_writer import SegmentWriter
 
@@ -23,8 +24,12 @@ _END_POSITION, _NEXT = StatePage.END_POSITION, StatePage.NEXT
 _pack_stamp = STAMP.pack
 
 
-class PartitionWriter(ActivePartition):
+class Appender:
     """Appends to a partition. Disk first, then memory: what was not written was never there."""
+
+    def __init__(self, state: LogState, syncer: Syncer) -> None:
+        self._state = state
+        self._syncer = syncer
 
     def append(  # noqa: PLR0912 - flat, for speed: in small functions it took 0.6 us more
         self,
@@ -36,7 +41,8 @@ class PartitionWriter(ActivePartition):
         sync: bool = False,
     ) -> int:
         """Append a record and return its offset once readers see it, or with `sync` once it is durable."""
-        rules = self._rules
+        state = self._state
+        rules = state.rules
         shapes = rules.shapes
         if timestamp is None or rules.log_append_time:
             timestamp = time.time_ns() // 1_000_000
@@ -57,16 +63,16 @@ class PartitionWriter(ActivePartition):
             crc = crc32c(body)
         else:
             crc, body, size = encode_one(value, key, timestamp, rules.flags, rules.max_message_bytes)  # type: ignore[arg-type]
-        with self._lock:
-            writer, offset = self._writer, self._next_offset
+        with state.lock:
+            writer, offset = state.writer, state.next_offset
             position = writer.segment.size_bytes
             end, next_offset = position + size, offset + 1
-            if end <= writer.lean_end and timestamp <= writer.roll_after and self._append_refusal is None:
+            if end <= writer.lean_end and timestamp <= writer.roll_after and state.append_refusal is None:
                 due = position > writer.quiet_position
                 try:
                     if due:
                         writer.make_room()
-                    epoch = self._leader_epoch
+                    epoch = state.leader_epoch
                     # what fold() makes of a small offset
                     folded = offset ^ epoch if offset <= 0xFFFF_FFFF else fold(offset, epoch)
                     data = _pack_stamp(offset, epoch, crc ^ folded) + body
@@ -78,24 +84,29 @@ class PartitionWriter(ActivePartition):
                     writer.segment.size_bytes = end
                     if due or timestamp > writer.max_timestamp:
                         writer.note(offset, position, timestamp)
-                    self._next_offset = next_offset
-                    words = self._words  # what publish_append() does
+                    state.next_offset = next_offset
+                    words = state.words  # what publish_append() does
                     words[_END_POSITION], words[_NEXT] = end, next_offset
                 except BaseException as error:
-                    self._undo(writer, offset, position, error)
+                    self.undo(writer, offset, position, error)
             else:
                 self._append_locked((EncodedBatch(crc, (body,), size, 1, timestamp),))
-        if self._counts_records or self._waiters or sync:
-            self._after_append(next_offset, sync)
+        if state.counts_records or state.waiters.count or sync:
+            self.after_append(next_offset, sync)
         return offset
 
-    def _after_append(self, end: int, sync: bool) -> None:
-        if self._counts_records and end - self._durable_offset >= self.config.flush_messages:
-            self._wake_flusher()
-        if self._waiters:
-            self._notify()
+    def after_append(self, end: int, sync: bool) -> None:
+        """Tell those who wait for records below `end`, and make them durable if that is asked for."""
+        state = self._state
+        appended = state.on_append
+        if appended is not None and state.append_refusal is None:
+            appended()  # first: replicas copy it while it is synced here
+        if state.counts_records and end - state.durable_offset >= state.config.flush_messages:
+            state.wake_flusher()
+        if state.waiters.count:
+            state.waiters.notify()
         if sync:
-            self._sync_to(end)
+            self._syncer.sync_to(end)
 
     def append_many(
         self,
@@ -125,9 +136,10 @@ class PartitionWriter(ActivePartition):
 
     def encode_arrow(self, data: ArrowData) -> tuple[EncodedBatch, ...]:
         """Check Arrow data and encode it, at least a batch for each of its chunks: what needs no lock."""
+        state = self._state
         from commitlog.batches import arrow
 
-        return tuple(arrow.to_batches(data, self._rules, now_ms()))
+        return tuple(arrow.to_batches(data, state.rules, now_ms()))
 
     def encode(
         self,
@@ -138,84 +150,100 @@ class PartitionWriter(ActivePartition):
         producer: tuple[int, int, int] = NO_PRODUCER,
     ) -> tuple[EncodedBatch, ...]:
         """Check records and encode them as one batch (none, if there are none): what needs no lock."""
-        batches = encode(values, keys, headers, timestamps, self._rules, now_ms(), producer)
+        state = self._state
+        batches = encode(values, keys, headers, timestamps, state.rules, now_ms(), producer)
         self._check_fits(sum(batch.size for batch in batches))
         return batches
 
     def _check_fits(self, size: int) -> None:
-        if size > self.config.segment_bytes:
-            raise BatchTooLargeError(size, self.config.segment_bytes, IN_A_SEGMENT)
+        state = self._state
+        if size > state.config.segment_bytes:
+            raise BatchTooLargeError(size, state.config.segment_bytes, IN_A_SEGMENT)
+
+    def roll(self) -> None:
+        """Seal the active segment and start another; an empty one stays."""
+        state = self._state
+        with state.lock:
+            state.check_writable()
+            if state.writer.segment.size_bytes:
+                state.roll()
 
     def append_encoded(self, batches: tuple[EncodedBatch, ...], *, sync: bool = False) -> range:
         """Append encoded batches, all or nothing, and return their offsets.
 
         A batch of a producer comes alone.
         """
+        state = self._state
         numbered = bool(batches) and batches[0].producer != NO_PRODUCER
-        if numbered and not self._tells_of_producers:
-            self._tell_of_producers()
-        with self._lock:
+        if numbered and not state.tells_of_producers:
+            self._syncer.declare_producers()
+        with state.lock:
             first = self._append_numbered(batches[0]) if numbered else self._append_locked(batches)
-            end = first + batches[0].span if numbered else self._next_offset
-        self._after_append(end, sync)
+            end = first + batches[0].span if numbered else state.next_offset
+        self.after_append(end, sync)
         return range(first, end)
 
     def _append_numbered(self, batch: EncodedBatch) -> int:
         """Append a batch of a producer, unless it is here already."""
-        self._check_appendable()
-        found = self._producers.find(batch.producer, batch.span, self.name)
+        state = self._state
+        state.check_appendable()
+        found = state.producers.find(batch.producer, batch.span, state.name)
         if found is not None:
             return found
-        return self._append_and_note((batch,))
+        return self.append_and_note((batch,))
 
-    def _append_and_note(self, batches: tuple[EncodedBatch, ...]) -> int:
+    def append_and_note(self, batches: tuple[EncodedBatch, ...]) -> int:
         """Append, and remember the last batch as its producer's, also if Ctrl-C comes once it is there."""
-        first = self._next_offset
+        state = self._state
+        first = state.next_offset
         try:
             self._append_locked(batches)
             self._note(batches[-1])
         except BaseException:
-            if self._next_offset != first:
+            if state.next_offset != first:
                 self._note(batches[-1])
             raise
         return first
 
     def _note(self, last: EncodedBatch) -> None:
-        self._producers.note(last.producer, last.span, self._next_offset - last.span, now_ms())
+        state = self._state
+        state.producers.note(last.producer, last.span, state.next_offset - last.span, now_ms())
 
     def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
         """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""
-        self._check_appendable()
-        offset, writer = self._next_offset, self._writer
+        state = self._state
+        state.check_appendable()
+        offset, writer = state.next_offset, state.writer
         if not batches:
             return offset
         size, span, latest = totals(batches)
         if offset + span > MAX_INT64:  # next_offset has to be a number of 64 bits, too
-            raise OffsetOutOfRangeError(self.name, offset + span - 1, self._start_offset, MAX_INT64)
+            raise OffsetOutOfRangeError(state.name, offset + span - 1, state.start_offset, MAX_INT64)
         if not writer.has_room(size, offset, latest):
             self._check_fits(size)
-            writer = self._roll_locked()
+            writer = state.roll()
         position = writer.segment.size_bytes
         try:
-            writer.append(batches, size, offset, self._leader_epoch)
-            self._next_offset = offset + span
-            self._page.publish_append(offset + span, writer.segment.size_bytes)
+            writer.append(batches, size, offset, state.leader_epoch)
+            state.next_offset = offset + span
+            state.page.publish_append(offset + span, writer.segment.size_bytes)
         except BaseException as error:
-            self._undo(writer, offset, position, error)
-        self._tally.batched(len(batches), span)
+            self.undo(writer, offset, position, error)
+        state.counters.batched(len(batches), span)
         return offset
 
-    def _undo(self, writer: SegmentWriter, offset: int, position: int, error: BaseException) -> NoReturn:
+    def undo(self, writer: SegmentWriter, offset: int, position: int, error: BaseException) -> NoReturn:
         """Undo an append that failed or was interrupted; if readers here know of it, tell the others."""
-        if self._next_offset != offset:
-            self._page.publish_append(self._next_offset, writer.segment.size_bytes)
-        elif self._refusal is None:
+        state = self._state
+        if state.next_offset != offset:
+            state.page.publish_append(state.next_offset, writer.segment.size_bytes)
+        elif state.ended_by is None:
             try:
                 writer.roll_back(position)
             except BaseException as second:  # Ctrl-C again: what is in memory may not be what is in the file
-                self._fail(f"{error!r}; and the partial append could not be cut off: {second!r}")
+                state.fail(f"{error!r}; and the partial append could not be cut off: {second!r}")
         if isinstance(error, FileNotFoundError):  # no index can grow in a directory that is not there
-            self._fail_without_directory(error)
+            state.fail_without_directory(error)
         if isinstance(error, OSError) and files.is_full(error) and not isinstance(error, DiskFullError):
             raise DiskFullError(writer.segment.path, error.strerror) from error
         raise error

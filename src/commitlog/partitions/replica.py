@@ -1,0 +1,312 @@
+"""ReplicaRole: a partition that leads or follows. docs/durability.md says what that promises."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+
+from commitlog import files
+from commitlog.config import MAX_INT32, MAX_INT64
+from commitlog.errors import (
+    ConfigError,
+    CorruptionError,
+    DiskFullError,
+    FencedEpochError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+)
+from commitlog.partitions import epochs
+from commitlog.partitions.appender import Appender
+from commitlog.partitions.epochs import EpochHistory, EpochStart
+from commitlog.partitions.slices import NOTHING, FileSlice, Received, ReplicaSlice, received, whole_batches
+from commitlog.partitions.state import LogState, now_ms
+from commitlog.partitions.syncer import Syncer
+from commitlog.record import Buffer
+from commitlog.segment import Segment
+from commitlog.segment_writer import SegmentWriter
+
+_KEPT_PLACES = 64
+
+
+class ReplicaRole:
+    """Keeps leader epochs and, once the partition has led or followed, a high watermark of its own.
+
+    A partition that was replicated is a follower when it is opened. Its batches have leader epochs that never
+    go down, and `epochs` of the state says where each begins: on disk before the first batch of an epoch is.
+    """
+
+    def __init__(self, state: LogState, syncer: Syncer, appender: Appender) -> None:
+        self._state = state
+        self._syncer = syncer
+        self._appender = appender
+        self._wait_replicated: Callable[[int, int], None] | None = None
+        self._places: dict[int, tuple[Segment, int]] = {}  # where read_replica() ended, by offset
+
+    def open(self, kept_mark: int | None) -> None:
+        """Take up what a replicated partition was; `kept_mark` is the high watermark that was kept."""
+        state = self._state
+        if kept_mark is None and not epochs.is_there(state.path):
+            return
+        start, end = state.start_offset, state.next_offset
+        state.epochs = state.recovered_epochs()
+        if epochs.load(state.path) != state.epochs:
+            with contextlib.suppress(DiskFullError):  # it is derived, and a full disk must not keep it closed
+                state.store_epochs(state.epochs)
+        state.publish_mark(max(start, min(start if kept_mark is None else kept_mark, end)))
+        if kept_mark is not None and state.mark != kept_mark:
+            self._syncer.sync_page()  # or a power cut would bring it back, with other records below it
+        self._refuse_users()
+
+    # --- leading and following
+
+    def lead(self, epoch: int) -> None:
+        """Take appends from now on, stamped with this leader epoch; durable before it returns."""
+        state = self._state
+        if not 0 <= epoch <= MAX_INT32:
+            raise ConfigError("epoch", epoch, f"must be in [0, {MAX_INT32}]")
+        with state.sync_lock, state.lock:
+            state.check_writable()
+            self._be_replicated()
+            if epoch < state.epochs.latest:
+                raise FencedEpochError(state.name, epoch, state.epochs.latest)
+            history = state.epochs.begun(epoch, state.next_offset)
+            if history != state.epochs:
+                state.store_epochs(history)
+            state.epochs, state.leader_epoch = history, epoch
+            state.append_refusal, state.rolls_by_itself = None, True
+
+    def follow(self) -> None:
+        """Refuse appends but those of append_replicated() from now on; a failed partition refuses all."""
+        state = self._state
+        with state.sync_lock, state.lock:
+            if state.failure is not None:
+                return
+            state.check_writable()
+            self._be_replicated()
+            self._refuse_users()
+
+    def _refuse_users(self) -> None:
+        state = self._state
+        state.append_refusal = lambda: NotLeaderError(state.name, None)
+        state.rolls_by_itself = False
+
+    def _be_replicated(self) -> None:
+        """Begin to keep epochs and a high watermark, which starts low: nobody else may have the records."""
+        state = self._state
+        if not state.access.alone:
+            raise not_shared()
+        if state.mark is None:
+            history = state.recovered_epochs()
+            state.store_epochs(history)
+            state.epochs = history
+            state.publish_mark(state.start_offset)
+
+    def attend(self, appended: Callable[[], None] | None, wait: Callable[[int, int], None] | None) -> None:
+        """Call `appended` after each append while it leads, with no lock held; and `wait`, with a next_offset
+        and a leader epoch, to wait until every in-sync replica has what is below. None to call nobody.
+        """
+        state = self._state
+        state.waiters.attended((appended is not None) - (state.on_append is not None))
+        state.on_append, self._wait_replicated = appended, wait
+
+    def acknowledge(self, leader_epoch: int) -> None:
+        """Wait until everything appended so far is durable, and on every in-sync replica if there are any.
+
+        `leader_epoch` is the one before the append: NotLeaderError if there was another leader since.
+        """
+        state = self._state
+        end, wait = state.next_offset, self._wait_replicated
+        self._syncer.sync()
+        if wait is not None:
+            wait(end, leader_epoch)
+
+    # --- the high watermark
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Let readers read up to here, as far as there are records; it goes down only with them."""
+        state = self._state
+        with state.lock:
+            state.check_writable()
+            mark = min(offset, state.next_offset)
+            if state.mark is None or mark <= state.mark:
+                return
+            state.publish_mark(mark)
+        if state.waiters.count:
+            state.waiters.notify()
+
+    def keep_high_watermark(self) -> None:
+        """Make the high watermark durable: the next open starts from there."""
+        state = self._state
+        with state.sync_lock:
+            state.check_writable()
+            self._syncer.sync_page()
+
+    # --- sending
+
+    def read_replica(self, offset: int, max_bytes: int) -> ReplicaSlice:
+        """Return whole batches from the one that holds `offset` on, at least one if there is one.
+
+        They are of one segment, and not only those below the high watermark.
+        """
+        state = self._state
+        deadline: float | None = None
+        while True:
+            with state.lock:  # or an append that is being undone could be among them
+                state.check_writable()
+                layout, end_offset = state.segments, state.next_offset
+                if not state.start_offset <= offset <= end_offset:
+                    raise OffsetOutOfRangeError(state.name, offset, state.start_offset, end_offset)
+                number = layout.find(offset)
+                segment = layout.segments[number]
+                end = segment.size_bytes
+                if offset == end_offset:
+                    return ReplicaSlice(segment.base_offset, offset, NOTHING)
+                active = (
+                    files.Descriptor(os.dup(state.writer.fd)) if segment is state.writer.segment else None
+                )
+            if number + 1 < len(layout.bases):
+                end_offset = layout.bases[number + 1]
+            try:
+                return self._slice(segment, active, offset, end, end_offset, max_bytes)
+            except (FileNotFoundError, CorruptionError) as problem:  # the segment may have been replaced
+                deadline = state.wait_for_change(layout, problem, deadline)
+
+    def _slice(
+        self,
+        segment: Segment,
+        active: files.Descriptor | None,
+        offset: int,
+        end: int,
+        end_offset: int,
+        max_bytes: int,
+    ) -> ReplicaSlice:
+        """Slice a segment that ends at the position `end` and the offset `end_offset`."""
+        file = active or files.Descriptor(files.open_same(segment.path, segment.inode))
+        known, position = self._places.pop(offset, (None, 0))
+        if known is not segment:
+            position = segment.position_of(offset)
+        size = end - position
+        if size > max_bytes:
+            size, end_offset = whole_batches(segment, file.fd, position, max_bytes)
+        if len(self._places) >= _KEPT_PLACES:
+            self._places.clear()
+        self._places[end_offset] = segment, position + size
+        return ReplicaSlice(segment.base_offset, end_offset, FileSlice(file, position, size))
+
+    # --- receiving
+
+    def append_replicated(self, data: Buffer, segment_base: int) -> int:
+        """Append a leader's batches byte for byte, in a segment of that base_offset; returns next_offset.
+
+        All or nothing. Only the rest of a batch that begins below next_offset is encoded anew.
+        """
+        state = self._state
+        if len(data) == 0:
+            return state.next_offset
+        found = received(data, state.next_offset, f"{state.name}, as its leader sent it")
+        if found.numbered and not state.tells_of_producers:
+            self._syncer.declare_producers()
+        with state.lock:
+            state.check_writable()
+            if state.append_refusal is None:
+                epoch = found.epochs[-1].epoch if found.epochs else state.leader_epoch
+                raise FencedEpochError(state.name, epoch, state.leader_epoch)
+            self._append_received(found, segment_base)
+            end = state.next_offset
+        self._appender.after_append(end, sync=False)
+        return end
+
+    def _append_received(self, found: Received, segment_base: int) -> None:
+        state = self._state
+        offset, source = state.next_offset, f"{state.name}, as its leader sent it"
+        if found.base_offset != offset or segment_base > offset:
+            reason = f"offset {found.base_offset} of segment {segment_base} stands where {offset} should"
+            raise CorruptionError(source, 0, reason)
+        if found.next_offset > MAX_INT64:
+            raise CorruptionError(source, 0, f"offsets end at {MAX_INT64}, not at {found.next_offset}")
+        history = self._history_with(found.epochs, source)
+        if history != state.epochs:
+            state.store_epochs(history)
+        # crash: leader epochs whose batches are not there -> open() drops them
+        writer = self._writer_for(found, segment_base)
+        position = writer.segment.size_bytes
+        try:
+            writer.append_stamped(found.data, found.places)
+            state.next_offset = found.next_offset
+            state.page.publish_append(found.next_offset, writer.segment.size_bytes)
+        except BaseException as error:
+            self._appender.undo(writer, offset, position, error)
+        finally:
+            if state.next_offset != offset:  # Ctrl-C may come after the batches are there
+                state.epochs = history
+                state.counters.batched(len(found.places), state.next_offset - offset)
+                for header in found.numbered:
+                    span = header.next_offset - header.base_offset
+                    state.producers.note(header.producer, span, header.base_offset, now_ms())
+
+    def _history_with(self, starts: Sequence[EpochStart], source: str) -> EpochHistory:
+        """Return the history with the epochs of batches that follow; one here that has no records may go."""
+        state = self._state
+        history = state.epochs
+        if starts and starts[0].epoch != history.latest:
+            history = history.truncated_from(state.next_offset)
+            if starts[0].epoch < history.latest:
+                reason = f"leader epoch {starts[0].epoch} follows {history.latest}"
+                raise CorruptionError(source, 0, reason)
+        for one in starts:
+            history = history.begun(*one)
+        return history
+
+    def _writer_for(self, found: Received, segment_base: int) -> SegmentWriter:
+        """Roll where the leader did, and where no segment could hold more; and nowhere else."""
+        state = self._state
+        writer, bases = state.writer, state.segments.bases
+        if writer.segment.size_bytes == 0:
+            return self._go_back() if bases[-2:-1] == (segment_base,) else writer
+        rolled = segment_base == found.base_offset
+        if rolled or not writer.can_take(len(found.data), found.places[-1][0]):
+            return state.roll()
+        return writer
+
+    def _go_back(self) -> SegmentWriter:
+        """Go on in the last segment but one: the last is empty, and the leader did not roll there."""
+        state = self._state
+        empty, segments = state.writer, state.segments.segments[:-1]
+        size, counts = segments[-1].size_bytes, state.counters.counts
+        try:
+            state.page.begin_change()
+            try:
+                new = SegmentWriter.open(segments[-1], state.config)
+            except OSError as error:
+                state.end_change()
+                raise state.full(error) from error
+            empty.close()
+            state.writer = new
+            state.counters.moved(0, size)
+            with state.ended_by_failure():
+                state.retire(empty.segment)
+                # crash: the last segment, which was empty, is gone -> open() goes on in the one before
+                files.sync_directory(state.path)  # or it could come back behind what is appended now
+            state.unsynced = [one for one in state.unsynced if one is not segments[-1]]
+            state.publish_layout(segments)
+        except Exception:
+            raise
+        except BaseException:
+            state.put_right(lambda: self._finish_going_back(segments, size, counts))
+            raise
+        return new
+
+    def _finish_going_back(self, segments: Sequence[Segment], size: int, counts: tuple[int, ...]) -> None:
+        """Go back after all, when Ctrl-C came in between."""
+        state = self._state
+        state.writer.close()
+        state.counters.counts = counts
+        state.counters.moved(0, size)
+        state.unsynced = [one for one in state.unsynced if one is not segments[-1]]
+        state.go_on_in(segments, size)
+
+
+def not_shared() -> ConfigError:
+    """Return the error for a replicated partition that several processes would write."""
+    return ConfigError("shared", True, "a replicated partition is written by one process alone")

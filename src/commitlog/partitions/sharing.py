@@ -1,0 +1,201 @@
+"""SharedAccess: several processes append to a partition, each of them for itself.
+
+The process that changes something holds a file lock meanwhile, looks at the state page for what others did
+since, and leaves a mark there until it is done. A process that dies in the middle leaves its mark, and the
+next one cuts off what was not finished, or recovers the partition if segments were being changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from commitlog import files
+from commitlog.config import TopicConfig
+from commitlog.errors import CorruptionError, UnknownTopicError
+from commitlog.locks import HeldElsewhereError, ProcessLock
+from commitlog.open_files import HandleCache
+from commitlog.partitions.access import Lock
+from commitlog.partitions.layout import Layout
+from commitlog.partitions.page import StatePage
+from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
+from commitlog.partitions.state import LogState, now_ms, unsynced
+from commitlog.segment import Segment, companions, segment_path
+from commitlog.segment_files import list_segments
+from commitlog.segment_writer import SegmentWriter
+
+_MEMBERS, _APPEND, _SYNC, _COMPACTION = "members.lock", "append.lock", "sync.lock", "compaction.lock"
+
+
+class SharedAccess:
+    """Locks between processes. What this one knows is brought up to date whenever it has taken one.
+
+    `members` is a file on which every process that has the partition open holds a shared lock.
+    """
+
+    alone = False
+    lock: Lock
+    sync_lock: Lock
+    compaction_lock: Lock
+
+    def __init__(self, path: str, page: StatePage, members: files.Descriptor) -> None:
+        self._path = path
+        self._page = page
+        self._members: files.Descriptor | None = members
+        self._truncations_seen = page.truncations
+        self.renew()
+
+    def of(self, state: LogState) -> None:
+        """Keep `state` up to date; no lock may be taken before."""
+        self._state = state
+
+    def renew(self) -> None:
+        """In a forked child: make other locks, for a thread of the parent may have held these."""
+        path = os.path.join(self._path, "")
+        self.lock = self._append_lock = ProcessLock(path + _APPEND, self._come_in, (self._page.letting_go,))
+        self.sync_lock = ProcessLock(path + _SYNC, self._look_at_the_page)
+        self.compaction_lock = ProcessLock(path + _COMPACTION)
+
+    def learn(self) -> None:
+        """Take note of what other processes did since this one last held a lock."""
+        with self.lock:
+            pass
+
+    def failed(self) -> None:
+        """Leave the mark on the page: the next process looks at what is in the files."""
+        self._append_lock.skip_leaving()
+
+    def half_changed(self) -> None:
+        """Leave the generation odd: the next process recovers what may be half replaced."""
+        self._page.begin_change()
+
+    def leave(self) -> None:
+        """Have the partition open no more."""
+        self._members = None
+
+    # --- coming in and going out
+
+    def _come_in(self) -> bool:
+        """Learn what others did, and put right what one of them left when it died.
+
+        True if a mark is left on the page, which must go before the lock does.
+        """
+        state = self._state
+        page = state.page
+        if state.ended_by is not None:  # it changes nothing any more
+            return False
+        state.producers.next_offset = state.next_offset
+        if page.gone and not state.closed:
+            raise UnknownTopicError(state.name)
+        position = state.writer.segment.size_bytes
+        died = page.left_by_the_dead is not None or page.generation % 2 == 1
+        if died or page.generation != state.segments.generation:
+            try:
+                self._reload(found(state.path, state.name, state.config, state.cache, page))
+            except CorruptionError as problem:
+                state.fail(str(problem))
+                raise
+        elif page.end_position != state.writer.segment.size_bytes:
+            state.writer.catch_up(page.end_position)
+        if page.next_offset != state.next_offset or state.writer.segment.size_bytes != position:
+            others = page.next_offset - state.next_offset
+            state.counters.moved(others, state.writer.segment.size_bytes - position)
+        state.next_offset = page.next_offset
+        self._look_at_the_page()
+        self._learn_of_producers()
+        state.writer.share()
+        page.hold()
+        return True
+
+    def _learn_of_producers(self) -> None:
+        state = self._state
+        page, known = state.page, state.producers
+        if page.truncations != self._truncations_seen:
+            self._truncations_seen = page.truncations
+            state.restore_producers()
+        elif page.has_producers and known.next_offset < state.next_offset:
+            known.read(state.segments.segments, state.next_offset, now_ms())
+
+    def _look_at_the_page(self) -> bool:
+        state = self._state
+        page = state.page
+        if state.ended_by is None:
+            state.start_offset, state.durable_offset = page.start_offset, page.durable_offset
+            state.clean_offset = page.clean_offset
+        return False
+
+    def _reload(self, left: Recovered) -> None:
+        """Take up the segments as others left them; after an error the next one tries again."""
+        state = self._state
+        writer = SegmentWriter.open(left.segments[-1], state.config, trust_indexes=False)
+        state.writer.close()
+        state.writer = writer
+        state.segments = Layout.of(left.segments, state.page.generation)
+        state.unsynced = unsynced(left)
+        state.name_changes += 1
+
+
+def open_members(path: str) -> files.Descriptor:
+    """Open the file on which every process that has the partition open holds a shared lock."""
+    return files.Descriptor(os.open(os.path.join(path, _MEMBERS), os.O_RDWR | os.O_CREAT, 0o644))
+
+
+def append_lock(path: str) -> ProcessLock:
+    """Return the lock on appends, for a process that has not opened the partition yet."""
+    return ProcessLock(os.path.join(path, _APPEND))
+
+
+def found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: StatePage) -> Recovered:
+    """Return a partition as its page describes it, with the append lock held, after putting right what a dead
+    writer left, whose caller never got an answer. Its mark stays until its bytes are cut, too.
+    """
+    left = page.left_by_the_dead
+    if page.generation % 2:
+        # crash: segments half changed -> recovered by the next writer
+        _recover(path, name, config, cache, page)
+    elif left is not None and page.next_offset == left[1]:
+        # crash: bytes, or an end_position, that no next_offset covers -> cut by the next writer
+        page.publish_append(left[1], left[0])
+    segments = _listed(path, cache)
+    while segments and segments[-1].base_offset > page.base_offset:
+        # Ctrl-C ended a roll, or an adoption, of which nobody was told: its records come elsewhere now
+        unused = segments.pop().path
+        for leftover in (unused, *companions(unused)):
+            files.remove(leftover)
+        files.sync_directory(path)  # or it could come back behind what is appended now
+    while len(segments) > 1 and segments[1].base_offset <= page.start_offset:
+        del segments[0]
+    if page.end_position == 0 and (not segments or segments[-1].base_offset < page.base_offset):
+        segments.append(Segment(segment_path(path, page.base_offset), page.base_offset, 0, cache))
+    if segments[-1].base_offset != page.base_offset or segments[-1].size_bytes < page.end_position:
+        reason = f"some or all of its {page.end_position} bytes are missing"  # another file must not be cut
+        raise CorruptionError(segment_path(path, page.base_offset), 0, reason)
+    segments[-1].size_bytes = page.end_position
+    return Recovered(
+        segments, page.start_offset, page.next_offset, page.durable_offset, page.clean_offset,
+        page.has_producers, indexes_trusted=False, report=RecoveryReport(name, clean=True),
+    )  # fmt: skip
+
+
+def _listed(path: str, cache: HandleCache) -> list[Segment]:
+    """List the segments while others may be taking away those that they trimmed."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return list_segments(path, cache)
+
+
+def _recover(path: str, name: str, config: TopicConfig, cache: HandleCache, page: StatePage) -> None:
+    """Bring a partition's files and its page into order; a pass of compaction elsewhere goes on."""
+    recovery = Recovery(path, name, page.checkpoint, config, cache)
+    try:
+        with ProcessLock(os.path.join(path, _COMPACTION), wait=False):
+            found = recovery.run(clean=False, mode="cut")
+    except HeldElsewhereError:
+        found = recovery.run(clean=False, mode="cut", spare_cleaned=True)
+    active = found.segments[-1]
+    page.begin_change()
+    page.publish_layout(active.base_offset, active.size_bytes, found.next_offset)
+    page.publish_start(found.start_offset)
+    page.publish_clean(found.clean_offset)
+    page.publish_durable(found.durable_offset)
+    page.end_change()

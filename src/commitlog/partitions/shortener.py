@@ -1,0 +1,288 @@
+"""Shortener: what takes records away from an open partition, from its front or from its back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+
+from commitlog import files, retention
+from commitlog.config import MAX_INT64
+from commitlog.errors import CommitLogError, CorruptionError, DiskFullError, OffsetOutOfRangeError
+from commitlog.partitions.producer_state import Producers, remove_snapshots, snapshots, sync_snapshots
+from commitlog.partitions.producer_state import offset_of as snapshot_offset
+from commitlog.partitions.state import LogState
+from commitlog.partitions.syncer import Syncer
+from commitlog.segment import Segment
+from commitlog.segment_files import put_in_place, shorter_copy
+from commitlog.segment_writer import SegmentWriter
+
+_logger = logging.getLogger("commitlog.retention")
+
+
+class Shortener:
+    """Trims and truncates, and restarts at another offset.
+
+    `retention_error` is the damage that keeps retention from removing segments that are past their time.
+    """
+
+    def __init__(self, state: LogState, syncer: Syncer) -> None:
+        self._state = state
+        self._syncer = syncer
+        self._outgoing: list[Segment] = []  # not in the layout any more, and still to be retired
+        self.retention_error: str | None = None
+
+    def trim_before(self, offset: int) -> None:
+        """Remove the records below `offset`; their files go once no record in them is left."""
+        self._trim(offset)
+
+    def _trim(self, offset: int, truncations: int | None = None) -> bool:
+        """Remove the records below `offset`; with a count of truncations, only if there was none since: other
+        records would have these offsets. Returns whether they are gone.
+        """
+        state = self._state
+        state.check_writable()
+        if offset <= state.start_offset:
+            return True
+        if offset > state.high_watermark and truncations is None:
+            raise OffsetOutOfRangeError(state.name, offset, state.start_offset, state.high_watermark)
+        self._syncer.sync_to(offset)  # start_offset <= durable_offset, or recovery looks for what is gone
+        with state.sync_lock:
+            state.check_writable()
+            if truncations is not None and state.page.truncations != truncations:
+                return False
+            if offset > state.durable_offset:  # truncated meanwhile
+                raise OffsetOutOfRangeError(state.name, offset, state.start_offset, state.high_watermark)
+            if offset > state.start_offset:
+                try:
+                    self._trim_to(offset)
+                except Exception:
+                    raise
+                except BaseException:  # Ctrl-C: each step may be made again
+                    state.put_right(lambda: self._trim_to(offset))
+                    raise
+        return True
+
+    def _trim_to(self, offset: int) -> None:
+        state = self._state
+        self._keep_published(offset)
+        state.page.publish_start(offset)
+        self._syncer.sync_page()
+        # crash: segments below start_offset are still there -> open() removes them
+        with state.lock:
+            state.start_offset = offset
+            state.epochs = state.epochs.trimmed_before(offset)
+            if offset == state.next_offset and state.writer.segment.size_bytes and state.rolls_by_itself:
+                state.roll()
+            layout = state.segments
+            keep = layout.find(offset)
+            if keep:
+                self._outgoing += [one for one in layout.segments[:keep] if one not in self._outgoing]
+                state.publish_layout(layout.segments[keep:])
+            state.unsynced = [one for one in state.unsynced if one.base_offset >= layout.bases[keep]]
+        if state.name_changes != state.names_synced:
+            self._syncer.sync_names()  # the segment that stays must be there when the others are gone
+        while self._outgoing:
+            segment = self._outgoing[0]
+            state.retire(segment)
+            state.counters.trimmed(1, segment.size_bytes)
+            del self._outgoing[0]
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Remove the segments that retention no longer keeps; returns how many.
+
+        Every batch of those past their time is checked first. A damaged segment stays, with all that follow
+        it, and `retention_error` says why.
+        """
+        state = self._state
+        with state.lock:
+            state.check_writable()
+            layout, truncations = state.segments, state.page.truncations
+            sizes, active_max = [one.size_bytes for one in layout.segments], state.writer.max_timestamp
+            # what a follower's active segment no longer keeps, its leader's start_offset tells
+            ends = [*layout.bases, state.next_offset if state.rolls_by_itself else MAX_INT64]
+            most = max(
+                number for number, end in enumerate(ends) if number == 0 or end <= state.high_watermark
+            )
+        try:
+            count, damage = retention.expired(layout.segments, sizes, active_max, state.config, now_ms, most)
+        except FileNotFoundError as problem:  # removed or replaced meanwhile, or lost
+            count, damage = 0, CorruptionError(problem.filename, 0, "the file is missing")
+        if damage is not None and state.changes != layout.generation:
+            return 0  # what looks like damage may be a segment that was just replaced: the next round tells
+        self._note_retention(damage)
+        if count and self._trim(ends[count], truncations):
+            _logger.info("%s: retention removed %d segments, up to offset %d", state.name, count, ends[count])
+            return count
+        return 0
+
+    def _note_retention(self, damage: CommitLogError | None) -> None:
+        state = self._state
+        error = None if damage is None else f"{type(damage).__name__}: {damage}"
+        if error is not None and error != self.retention_error:
+            _logger.warning("%s: retention keeps a damaged segment and those after it: %s", state.name, error)
+        self.retention_error = error
+
+    def _keep_published(self, offset: int) -> None:
+        """Make durable what is known of the last publication, if its batch goes with all that is below
+        `offset`: the publication may be unfinished, and the process that finishes it must not start over.
+        With `sync_lock` held.
+        """
+        state = self._state
+        with state.lock:
+            published = state.producers.published
+            if published is None or published.base_offset >= offset:
+                return
+            state.save_producers()
+            unsynced = self._syncer.take_unsynced()  # a snapshot of more than the log holds is not believed
+        self._syncer.sync_files(*unsynced)
+        with contextlib.suppress(OSError, IndexError):  # a full disk must not keep anybody from trimming
+            sync_snapshots(state.path)
+            remove_snapshots(snapshots(state.path)[:-1])
+
+    def truncate_from(self, offset: int) -> None:
+        """Remove the records at and above `offset`, and the leader epochs that begin there; the next append
+        gets `offset`.
+        """
+        state = self._state
+        with state.sync_lock, state.lock:
+            state.check_writable()
+            if not state.start_offset <= offset <= state.next_offset:
+                raise OffsetOutOfRangeError(state.name, offset, state.start_offset, state.next_offset)
+            self._make(lambda: self._truncate_to(offset))
+            history = state.epochs.truncated_from(offset)
+            if history != state.epochs:  # without one that has no records
+                state.store_epochs(history)
+                state.epochs = history
+
+    def _truncate_to(self, offset: int) -> None:
+        if offset < self._state.next_offset:
+            self._truncate_locked(offset)
+
+    def _make(self, change: Callable[[], None]) -> None:
+        """Replace files, with both locks held. An error half-way ends the partition; after Ctrl-C half-way
+        the change is made again, from what the files hold then.
+        """
+        state = self._state
+        truncations = state.page.truncations
+        try:
+            change()
+        except DiskFullError:  # nothing has moved
+            raise
+        except Exception as error:
+            state.fail(str(error))
+            state.look_again()
+            raise
+        except BaseException:
+            if state.page.generation % 2 or state.page.truncations != truncations:
+                state.put_right(lambda: self._make_again(change))
+            raise
+
+    def _make_again(self, change: Callable[[], None]) -> None:
+        state = self._state
+        state.take_up_files()
+        change()
+
+    def _truncate_locked(self, offset: int) -> None:
+        """Make the log end at `offset`, which may lie below start_offset, but not below the first segment."""
+        state = self._state
+        history = state.epochs.truncated_from(offset)
+        if history != state.epochs:
+            state.store_epochs(history)
+        # crash: records whose leader epochs the file does not tell -> open() reads them from the batches
+        keep = state.segments.find(offset)
+        try:
+            size = shorter_copy(state.segments.segments[keep], offset)
+        except OSError as error:
+            raise state.full(error) from error
+        self._end_at(offset, keep, size)
+        state.epochs = history
+
+    def _end_at(self, offset: int, keep: int, size: int) -> None:
+        """Let the log end at `offset`, in the segment number `keep`, of which a shorter copy is there."""
+        state = self._state
+        page, segments = state.page, state.segments.segments
+        state.durable_offset = min(state.durable_offset, offset)
+        state.clean_offset = min(state.clean_offset, offset)
+        page.begin_change()
+        page.count_truncation()
+        if state.mark is not None and state.mark > offset:
+            state.publish_mark(offset)
+        page.publish_clean(state.clean_offset)
+        page.publish_durable(state.durable_offset)
+        self._syncer.sync_page()
+        # crash: the recovery point is lower than it need be -> open() checks more and finds every record
+        state.writer.close()
+        for segment in reversed(segments[keep + 1 :]):
+            state.retire(segment)
+        remove_snapshots(path for path in snapshots(state.path) if snapshot_offset(path) > offset)
+        files.sync_directory(state.path)
+        # crash: the log ends with the segment that holds `offset` -> open() finds its records again
+        kept = put_in_place(segments[keep], size)
+        state.start_offset = min(state.start_offset, offset)
+        page.publish_start(state.start_offset)
+        state.counters.moved(offset - state.next_offset, kept.size_bytes - state.writer.segment.size_bytes)
+        state.next_offset = offset
+        state.unsynced = [one for one in state.unsynced if one.base_offset < kept.base_offset]
+        state.writer = SegmentWriter.open(kept, state.config, trust_indexes=False)
+        state.publish_layout((*segments[:keep], kept))
+        page.count_truncation()
+        if page.has_producers:
+            state.restore_producers()
+        self._syncer.sync_locked()
+
+    def restart_at(self, offset: int) -> None:
+        """Remove all records and what was known of them; the next append gets `offset`."""
+        state = self._state
+        if not 0 <= offset <= MAX_INT64:
+            raise OffsetOutOfRangeError(state.name, offset, 0, MAX_INT64)
+        with state.sync_lock, state.lock:
+            state.check_writable()
+            self._make(lambda: self._restart_locked(offset))
+
+    def _restart_locked(self, offset: int) -> None:
+        state = self._state
+        self._truncate_locked(state.segments.bases[0])
+        if offset != state.next_offset:
+            self._move_to(offset)
+        remove_snapshots(snapshots(state.path))
+        state.producers = Producers()
+        state.producers.next_offset = offset
+        if state.mark is not None:
+            state.publish_mark(offset)
+        self._syncer.sync_page()
+
+    def _move_to(self, offset: int) -> None:
+        """Let a log without records go on at another offset, in a segment of its own."""
+        state = self._state
+        page, old, forward = state.page, state.writer, offset > state.next_offset
+        page.begin_change()
+        page.count_truncation()
+        try:
+            new = SegmentWriter.create(state.path, offset, state.config, state.cache)
+        except OSError as error:
+            state.end_change()
+            raise state.full(error) from error
+        files.sync_directory(state.path)
+        # crash: two empty segments, the page tells of the old one -> open() goes on in one of them
+        old.close()
+        state.counters.moved(offset - state.next_offset, -old.segment.size_bytes)
+        state.writer, state.unsynced = new, []
+        state.clean_offset = min(state.clean_offset, offset)
+        if state.mark is not None:
+            state.publish_mark(min(state.mark, offset))
+        if forward:  # start_offset <= durable_offset <= next_offset, whenever somebody looks
+            state.next_offset = offset
+            state.publish_layout((new.segment,))
+        state.start_offset = state.durable_offset = offset
+        page.publish_start(offset)
+        page.publish_clean(state.clean_offset)
+        page.publish_durable(offset)
+        if not forward:
+            state.next_offset = offset
+            state.publish_layout((new.segment,))
+        page.count_truncation()
+        self._syncer.sync_page()
+        # crash: two empty segments, the page tells of the new one -> open() removes the old one
+        state.retire(old.segment)
+        self._syncer.sync_names()

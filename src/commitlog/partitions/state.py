@@ -1,0 +1,411 @@
+"""LogState: where an open partition stands, in memory, on its page and in its files."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NoReturn
+
+from commitlog import files
+from commitlog.batches.encode import Rules
+from commitlog.config import TopicConfig
+from commitlog.errors import (
+    ClosedError,
+    CommitLogError,
+    DiskFullError,
+    ForkedError,
+    PartitionFailedError,
+)
+from commitlog.open_files import HandleCache
+from commitlog.partitions import epochs, producer_state
+from commitlog.partitions.access import Access
+from commitlog.partitions.counters import Counters
+from commitlog.partitions.epochs import EpochHistory
+from commitlog.partitions.layout import Layout
+from commitlog.partitions.page import StatePage
+from commitlog.partitions.recovery import Recovered, Recovery
+from commitlog.partitions.sources import LocalSource
+from commitlog.partitions.waiters import Waiters
+from commitlog.segment import ADOPTED_SUFFIX, Segment, companions, segment_path
+from commitlog.segment_files import Trash
+from commitlog.segment_writer import SegmentWriter
+from commitlog.tasks import Signal
+
+_logger = logging.getLogger("commitlog.partition")
+
+Refusal = Callable[[], CommitLogError]
+
+
+class LogState(LocalSource):
+    """The segments of one partition, how far they are written, durable and clean, and who waits for more.
+
+    start_offset <= durable_offset <= next_offset. Bytes are in the file before next_offset moves, and a sync
+    has returned before durable_offset does. start_offset <= high_watermark <= next_offset.
+
+    Locks: `lock` guards appends and the set of segments, `sync_lock` allows one sync at a time and is taken
+    first. No sync is made while `lock` is held, but by what stops appends anyway: a truncation, a repair and
+    a change of the leader epoch. Where this says "locked", the caller holds `lock`.
+    """
+
+    __slots__ = (
+        "access", "append_refusal", "cache", "clean_offset", "closed", "config", "counters",
+        "counts_records", "durable_offset", "ended_by", "epochs", "failure", "inherited", "leader_epoch",
+        "lock", "mark", "name", "name_changes", "names_synced", "next_offset", "on_append", "page", "path",
+        "producers", "replacing", "rolls_by_itself", "rules", "segments", "start_offset", "sync_lock",
+        "tells_of_producers", "trash", "unsynced", "waiters", "wake_flusher", "words", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        config: TopicConfig,
+        cache: HandleCache,
+        page: StatePage,
+        found: Recovered,
+        access: Access,
+    ) -> None:
+        self.path = path
+        self.name = name
+        self.cache = cache
+        self.page = page
+        self.words = page.words
+        self.access = access
+        self.lock, self.sync_lock = access.lock, access.sync_lock
+        self.waiters = Waiters()
+        self.closed = False
+        self.inherited = False  # whether this is a forked child's copy
+        self.ended_by: Refusal | None = None  # why nothing is written any more
+        self.append_refusal: Refusal | None = None  # why users append nothing: ended, or following
+        self.failure: str | None = None
+        self.wake_flusher: Callable[[], None] = lambda: None
+        self.on_append: Callable[[], None] | None = None  # the node that replicates it, while it leads
+        self.start_offset = found.start_offset
+        self.next_offset = found.next_offset
+        self.durable_offset = found.durable_offset
+        self.clean_offset = found.clean_offset
+        self.mark: int | None = None  # the high watermark, None without replicas
+        self.leader_epoch = 0  # what appends are stamped with
+        self.epochs = EpochHistory()
+        self.rolls_by_itself = True  # a follower rolls where its leader does
+        self.segments = Layout.of(found.segments, page.generation)
+        self.unsynced = unsynced(found)
+        self.replacing = False  # whether files are being replaced without `lock`
+        self.name_changes, self.names_synced = 1, 0  # the directory needs a sync while they differ
+        self.trash = Trash()
+        self.producers = producer_state.Producers()
+        self.tells_of_producers = False  # whether the page surely does
+        if found.has_producers:
+            self.restore_producers()
+        self.writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
+        self.counters = Counters(self.next_offset, self.writer.segment.size_bytes)
+        self.configure(config)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take other settings; those of segments count from the next roll on."""
+        self.config = config
+        self.rules = Rules(config)
+        self.counts_records = config.flush_messages != -1
+
+    # --- as a source for readers
+
+    def layout(self) -> Layout:
+        """Return the segments as they are now."""
+        return self.segments
+
+    @property
+    def changes(self) -> int:  # type: ignore[override]
+        """A count that moves whenever segments change; odd while they do."""
+        return self.page.generation
+
+    @property
+    def truncations(self) -> int:  # type: ignore[override]
+        """A count that moves whenever a truncation begins or ends."""
+        return self.page.truncations
+
+    @property
+    def high_watermark(self) -> int:  # type: ignore[override]
+        """Readers stop here; next_offset where there are no replicas."""
+        mark = self.mark
+        return self.next_offset if mark is None else mark
+
+    def check_open(self) -> None:
+        """Raise ForkedError in a forked child, ClosedError once it is closed."""
+        if self.inherited:
+            raise ForkedError(self.name)
+        if self.closed:
+            raise ClosedError(self.name)
+
+    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
+        """Wait until `offset` can be read; False if it cannot after `timeout` seconds, or when closed."""
+        if self.high_watermark <= offset:
+            self.waiters.wait_until(
+                lambda: self.high_watermark > offset or self.ended_by is not None, timeout
+            )
+        return self.high_watermark > offset
+
+    def watch(self, signal: Signal) -> bool:
+        """Set `signal` at each append and when the high watermark moves, until unwatch()."""
+        self.waiters.watch(signal)
+        return True
+
+    def unwatch(self, signal: Signal) -> None:
+        """Leave `signal` alone."""
+        self.waiters.unwatch(signal)
+
+    # --- refusing
+
+    def check_writable(self) -> None:
+        """Raise the reason why nothing is written any more, if there is one."""
+        if self.ended_by is not None:
+            raise self.ended_by()
+
+    def check_appendable(self) -> None:
+        """Raise the reason why users append nothing, if there is one: a follower refuses them."""
+        if self.append_refusal is not None:
+            raise self.append_refusal()
+
+    def end(self, refusal: Refusal) -> None:
+        """Write nothing from now on."""
+        self.ended_by = self.append_refusal = refusal
+
+    def fail(self, cause: str) -> None:
+        """Take no more appends: after a failed sync nobody knows what the disk holds."""
+        self.failure = cause
+        _logger.error("%s takes no more appends until it is opened again: %s", self.name, cause)
+        self.end(lambda: PartitionFailedError(self.name, cause))
+        self.waiters.notify()
+        self.access.failed()
+
+    def fail_without_directory(self, error: FileNotFoundError) -> NoReturn:
+        """Take no more appends once a file cannot be made: the directory was removed, or has another name."""
+        self.fail(str(error))
+        raise PartitionFailedError(self.name, str(error)) from error
+
+    @contextlib.contextmanager
+    def ended_by_failure(self) -> Iterator[None]:
+        """Take no more appends if the disk fails in here."""
+        try:
+            yield
+        except OSError as error:
+            self.fail(str(error))
+            raise PartitionFailedError(self.name, str(error)) from error
+
+    def full(self, error: OSError) -> OSError | DiskFullError:
+        """Return what to raise for an error that left nothing behind: DiskFullError if there is no room."""
+        return DiskFullError(self.path, error.strerror) if files.is_full(error) else error
+
+    def check_linked(self) -> None:
+        """Take no more appends if the active segment's file was removed, for they would be lost. Locked."""
+        if self.writer.is_unlinked:
+            cause = f"{self.writer.segment.path} was removed"
+            self.fail(cause)
+            raise PartitionFailedError(self.name, cause)
+
+    def forked(self, refusal: Refusal) -> None:
+        """In a forked child: refuse everything; what is known here is what the parent knew at the fork."""
+        self.access.renew()
+        self.lock, self.sync_lock = self.access.lock, self.access.sync_lock
+        self.waiters = Waiters()
+        self.end(refusal)
+        self.inherited = True
+
+    # --- the set of segments
+
+    def publish_layout(self, segments: Sequence[Segment]) -> None:
+        """Go on with these segments, the last of which is active, and let readers see them. Locked."""
+        page, active = self.page, segments[-1]
+        page.begin_change()
+        if self.mark is None:
+            page.publish_layout(active.base_offset, active.size_bytes, self.next_offset)
+        else:
+            self.mark = min(self.mark, self.next_offset)
+            page.publish_layout(active.base_offset, active.size_bytes, self.next_offset, self.mark)
+        self.segments = Layout.of(segments, page.generation)
+        self.end_change()  # last: as long as the generation is odd, Ctrl-C makes files and memory agree
+
+    def end_change(self) -> None:
+        """Let readers, those of this process too, know that the segments stay as they are for now."""
+        if not self.replacing:
+            self.page.end_change()
+            self.segments = self.segments._replace(generation=self.page.generation)
+
+    def publish_mark(self, mark: int) -> None:
+        """Let readers read up to `mark`. Locked."""
+        self.mark = mark
+        self.page.publish_high_watermark(mark)
+
+    def retire(self, segment: Segment) -> None:
+        """Take a segment's files away; they are unlinked when file_delete_delay_ms is over."""
+        self.cache.forget(segment)
+        self.trash.take(segment, time.monotonic() + self.config.file_delete_delay_ms / 1000)
+
+    def roll(self, *, even_if_removed: bool = False) -> SegmentWriter:
+        """Seal the active segment and start another. Locked."""
+        if not even_if_removed:
+            self.check_linked()
+        old, before, counts = self.writer, self.segments.segments, self.counters.counts
+        position = old.segment.size_bytes
+        try:
+            self.page.begin_change()
+            try:
+                old.prepare_to_seal()
+                new = SegmentWriter.create(self.path, self.next_offset, self.config, self.cache)
+            except FileNotFoundError as error:
+                self.end_change()
+                self.fail_without_directory(error)
+            except OSError as error:
+                self.end_change()
+                raise self.full(error) from error
+            # crash: an empty segment after the active one -> open() goes on in it
+            old.seal(self.next_offset)
+            self.unsynced.append(old.segment)
+            self.name_changes += 1
+            self.writer = new
+            self.counters.rolled(position)
+            self.publish_layout((*before, new.segment))
+        except Exception:
+            raise
+        except BaseException:
+            self.put_right(lambda: self.settle(old, position, before, before, counts))
+            raise
+        self.save_producers()
+        _logger.debug("%s has rolled: segment %d is active", self.name, new.segment.base_offset)
+        return new
+
+    # --- after Ctrl-C in the middle of a change of segments
+
+    def put_right(self, work: Callable[[], object]) -> None:
+        """Undo or finish what was interrupted; a second interruption, or an error, ends the partition."""
+        try:
+            work()
+        except BaseException as error:
+            self.fail(f"interrupted twice: {str(error) or type(error).__name__}")
+            self.start_offset = self.page.start_offset
+            self.end_change()
+            self.access.half_changed()
+            raise
+
+    def settle(
+        self,
+        old: SegmentWriter,
+        position: int,
+        before: Sequence[Segment],
+        stay: Sequence[Segment],
+        counts: tuple[int, ...],
+    ) -> None:
+        """After an interruption, finish a change of the active segment if the page has it, else undo it.
+
+        The `old` one ended at `position` and was the last of `before`; the new one follows those that `stay`.
+        """
+        page, new = self.page, self.writer
+        if (page.base_offset, page.end_position) != (old.segment.base_offset, position):
+            self.publish_layout((*stay, new.segment))
+            return
+        if new is not old:
+            new.close()
+            self.cache.forget(new.segment)
+        self.next_offset = page.next_offset
+        self.unsynced = [one for one in self.unsynced if one is not old.segment]
+        self.counters.counts = counts
+        self.go_on_in(before, position)
+        if page.has_producers:
+            self.restore_producers()
+
+    def go_on_in(self, segments: Sequence[Segment], position: int) -> None:
+        """Open the last of these segments again, up to `position`, and remove what was made to follow it."""
+        last, name = segments[-1], segment_path(self.path, self.next_offset)
+        names = [name + ADOPTED_SUFFIX, *([name] if name != last.path else [])]
+        for made in [one for name in names for one in (name, *companions(name))]:
+            files.remove(made)
+        files.sync_directory(self.path)  # or it could come back behind what is appended now
+        self.cache.forget(last)
+        segment = Segment(last.path, last.base_offset, position, self.cache)
+        self.writer = SegmentWriter.open(segment, self.config, trust_indexes=False)
+        self.name_changes += 1
+        self.publish_layout((*segments[:-1], segment))
+
+    def look_again(self) -> None:
+        """After a failure half-way: let readers see what the files hold now. Locked."""
+        with contextlib.suppress(OSError, CommitLogError):
+            recovery = Recovery(self.path, self.name, self.page.checkpoint, self.config, self.cache)
+            found = recovery.run(clean=False, mode="cut", read_only=True)
+            self.counters.moved(found.next_offset - self.next_offset, 0)
+            self.next_offset = found.next_offset
+            self.publish_layout(found.segments)
+        self.end_change()
+
+    def take_up_files(self) -> None:
+        """Bring files, page and memory into order, as open() does; with both locks held."""
+        page, position = self.page, self.writer.segment.size_bytes
+        self.writer.close()
+        for segment in self.segments.segments:
+            self.cache.forget(segment)
+        recovery = Recovery(self.path, self.name, page.checkpoint, self.config, self.cache)
+        found = recovery.run(clean=False, mode="cut", spare_cleaned=True)
+        active = found.segments[-1]
+        self.counters.moved(found.next_offset - self.next_offset, active.size_bytes - position)
+        self.writer = SegmentWriter.open(active, self.config, trust_indexes=False)
+        self.start_offset, self.next_offset = found.start_offset, found.next_offset
+        self.durable_offset, self.clean_offset = found.durable_offset, found.clean_offset
+        self.unsynced = unsynced(found)
+        self.name_changes += 1
+        self.publish_layout(found.segments)
+        page.publish_start(found.start_offset)
+        page.publish_clean(found.clean_offset)
+        page.publish_durable(found.durable_offset)
+        page.count_truncation()
+        if page.has_producers:
+            self.restore_producers()
+        if self.mark is not None:
+            self.epochs = self.recovered_epochs()
+
+    # --- what the batches say besides records: their producers and their leader epochs
+
+    def restore_producers(self) -> None:
+        """Learn from the batches, and the snapshots, who has sent what."""
+        self.producers = producer_state.restored(
+            self.path, self.segments.segments, self.next_offset, now_ms()
+        )
+        if len(self.producers):
+            self.page.publish_producers()
+
+    def save_producers(self) -> None:
+        """Write a snapshot, so that the batches before it need not be read again; one older is kept."""
+        if len(self.producers) == 0:
+            return
+        self.producers.next_offset = self.next_offset
+        self.producers.forget_before(now_ms() - producer_state.SILENT_MS)
+        with contextlib.suppress(OSError):  # it only saves time
+            self.producers.save(self.path)
+            published = self.producers.published
+            if published is None or published.base_offset >= self.start_offset:
+                # otherwise one of them is synced, and alone tells
+                producer_state.remove_snapshots(producer_state.snapshots(self.path)[:-2])
+
+    def recovered_epochs(self) -> EpochHistory:
+        """Return the leader epochs that the file and the batches tell."""
+        return epochs.recovered(self.path, self.segments.segments, self.start_offset, self.next_offset)
+
+    def store_epochs(self, history: EpochHistory) -> None:
+        """Make leader epochs durable; nothing has moved if there is no room."""
+        try:
+            epochs.store(self.path, history)
+        except OSError as error:
+            if not files.is_full(error):
+                self.fail(str(error))
+                raise PartitionFailedError(self.name, str(error)) from error
+            raise DiskFullError(self.path, error.strerror) from error
+
+
+def unsynced(found: Recovered) -> list[Segment]:
+    """Return the sealed segments that may not be durable."""
+    return [one for one, after in pairwise(found.segments) if after.base_offset >= found.durable_offset]
+
+
+def now_ms() -> int:
+    """Return the time, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

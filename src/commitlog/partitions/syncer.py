@@ -1,0 +1,94 @@
+"""Syncer: makes what was appended durable, for several callers at once where it can."""
+
+from __future__ import annotations
+
+import time
+
+from commitlog import files
+from commitlog.partitions.state import LogState
+from commitlog.segment import Segment
+from commitlog.segment_writer import sync_sealed
+
+
+class Syncer:
+    """Syncs data, names and the page, in the order that recovery relies on."""
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def sync(self) -> None:
+        """Make everything appended so far durable."""
+        state = self._state
+        state.check_writable()
+        self.sync_to(state.page.next_offset)  # other processes may have appended, too
+
+    def sync_to(self, offset: int) -> None:
+        """Group commit: a caller that waited for another's sync finds its records covered and returns."""
+        state = self._state
+        with state.sync_lock:
+            if state.durable_offset >= offset:
+                return
+            state.check_writable()
+            with state.lock:
+                unsynced = self.take_unsynced()
+            self.sync_files(*unsynced)
+
+    def sync_locked(self) -> None:
+        """Make everything durable, with both locks held."""
+        self.sync_files(*self.take_unsynced())
+
+    def take_unsynced(self) -> tuple[int, files.Descriptor, list[Segment], int]:
+        """Return what a sync has to cover now, with `lock` held: end, descriptor, segments, names."""
+        state = self._state
+        state.check_linked()
+        return state.next_offset, state.writer.handle_for_sync(), list(state.unsynced), state.name_changes
+
+    def check_linked(self) -> None:
+        """Take no more appends if the active segment's file was removed: they would be lost with it."""
+        with self._state.lock:
+            self._state.check_writable()
+            self._state.check_linked()
+
+    def sync_files(self, end: int, active: files.Descriptor, sealed: list[Segment], names: int) -> None:
+        """Make durable what take_unsynced() returned."""
+        state, began = self._state, time.perf_counter()
+        with state.ended_by_failure():
+            try:
+                for segment in sealed:
+                    sync_sealed(segment)
+                files.sync_data(active.fd)
+                if names != state.names_synced:
+                    files.sync_directory(state.path)
+            finally:
+                active.close()
+        state.counters.synced(time.perf_counter() - began)
+        # only now: what an interrupted sync did not reach waits for the next
+        del state.unsynced[: len(sealed)]
+        state.names_synced = names
+        state.durable_offset = end
+        state.page.publish_durable(end)
+        if sealed:  # or damage to them would look, after a power cut, like a torn tail
+            self.sync_page()
+
+    def sync_page(self) -> None:
+        """Make the state page durable."""
+        with self._state.ended_by_failure():
+            self._state.page.sync()
+
+    def sync_names(self) -> None:
+        """Make the names of the segments durable."""
+        state, names = self._state, self._state.name_changes
+        with state.ended_by_failure():
+            files.sync_directory(state.path)
+        state.names_synced = names
+
+    def declare_producers(self) -> None:
+        """Make it durable that batches name their producer, before the first one does: or a power cut could
+        leave the batch, and nobody would look for it.
+        """
+        state = self._state
+        with state.sync_lock:
+            state.check_writable()
+            state.page.publish_producers()
+            self.sync_page()
+            state.tells_of_producers = True
