@@ -39,6 +39,12 @@ def is_too_many(error: OSError) -> bool:
     return error.errno in _TOO_MANY
 
 
+def most_descriptors() -> int:
+    """Return how many files this process may have open."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if most == resource.RLIM_INFINITY else most
+
+
 def descriptors_left() -> int:
     """Return how many more files this process may open, as far as that can be known."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -154,9 +160,9 @@ def reserve(fd: int, size: int, start: int = 0) -> None:
     os.posix_fallocate(fd, start, size - start)
 
 
-def open_same(path: str, inode: int | None) -> int:
-    """Open a file for reading; FileNotFoundError if another one has taken its name."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+def open_same(path: str, inode: int | None, mode: int = os.O_RDONLY) -> int:
+    """Open a file, for reading by default; FileNotFoundError if another one has taken its name."""
+    fd = os.open(path, mode | os.O_NOFOLLOW)
     try:
         if inode is not None and os.fstat(fd).st_ino != inode:
             raise FileNotFoundError(errno.ENOENT, "replaced by another file", path)
@@ -177,6 +183,15 @@ def map_file(path: str, inode: int | None = None) -> mmap.mmap | None:
         if os.fstat(fd).st_size == 0:
             return None
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
+
+
+def map_again(path: str, inode: int | None) -> mmap.mmap:
+    """Map a whole file for writing; FileNotFoundError if it is gone, or another one has its name."""
+    fd = open_same(path, inode, os.O_RDWR)
+    try:
+        return mmap.mmap(fd, 0)
     finally:
         os.close(fd)
 

@@ -31,6 +31,7 @@ _NO_LIMIT = 1 << 62
 _FIRST_BYTES, _STEP_BYTES = 4096, 64 * 1024
 _SEAL = Struct("<3Q")  # size_bytes, next_offset, digest
 _SEAL_BYTES = _SEAL.size
+_NO_CELLS = memoryview(b"").cast("Q")
 
 
 def base_offset_of(path: str) -> int:
@@ -231,6 +232,16 @@ class Index:
             cells[cell] = 0
         self._count = keep
 
+    def rest(self) -> None:
+        """Let the map go for a while: what is known of the entries stays, wake() comes before the next."""
+        self.close()
+        self._map = self._seal = None
+        self._cells, self._capacity = _NO_CELLS, 0
+
+    def wake(self) -> None:
+        """Map the file again."""
+        self._remap(files.map_again(self.path, None))
+
     def close(self) -> None:
         """Let the map go."""
         self._cells.release()
@@ -386,6 +397,16 @@ class IndexBuilder:
         latest = self._times.last()
         self._timed_position = 0 if latest is None else latest.position
         self.indexed_position = min(self.indexed_position, position)
+
+    def rest(self) -> None:
+        """Let the maps go for a while."""
+        self._offsets.rest()
+        self._times.rest()
+
+    def wake(self) -> None:
+        """Map the files again."""
+        self._offsets.wake()
+        self._times.wake()
 
     def rename(self, offset_path: str, time_path: str) -> None:
         """Take note that the indexes lie elsewhere now."""

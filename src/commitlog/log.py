@@ -163,6 +163,10 @@ class CommitLog:
         self._check_open()
         return self._topics.find(name)
 
+    def check_room(self, name: str, partitions: int) -> None:
+        """Raise TooManyOpenFilesError if this process could not open this many more partitions of a topic."""
+        self._topics.check_descriptors(name, partitions)
+
     def create_topic(
         self, name: str, partitions: int = 1, config: TopicConfig | Mapping[str, Any] | None = None
     ) -> Topic:

@@ -13,7 +13,7 @@ from commitlog.batches.staged import StagedBatch
 from commitlog.compaction import Cleanable, CompactionReport
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ClosedError, DiskFullError, ForkedError, ReadOnlyError
-from commitlog.open_files import HandleCache
+from commitlog.open_files import OpenFiles
 from commitlog.partitions import epochs
 from commitlog.partitions.access import Access, ExclusiveAccess
 from commitlog.partitions.adopter import Adopter
@@ -84,7 +84,7 @@ class Partition(LogReader):
         name: str,
         config: TopicConfig,
         log_config: LogConfig,
-        cache: HandleCache,
+        cache: OpenFiles,
         *,
         clean: bool,
         steps: Steps | None = None,
@@ -101,7 +101,7 @@ class Partition(LogReader):
         name: str,
         config: TopicConfig,
         log_config: LogConfig,
-        cache: HandleCache,
+        cache: OpenFiles,
         access: Callable[[StatePage], Access],
         clean: bool,
         steps: Steps | None,
@@ -113,6 +113,7 @@ class Partition(LogReader):
         page = StatePage.create(path)
         state = LogState(path, name, config, cache, page, found, access(page))
         partition = cls._over(state, log_config)
+        cache.woke(state)
         partition.recovery = found.report
         partition._role.open(old.kept_high_watermark if old else None)
         state.publish_layout(found.segments)
@@ -142,7 +143,7 @@ class Partition(LogReader):
         name: str,
         config: TopicConfig,
         log_config: LogConfig,
-        cache: HandleCache,
+        cache: OpenFiles,
         steps: Steps | None = None,
     ) -> Self:
         """Open for writing together with other processes; the first one recovers it."""
@@ -185,7 +186,7 @@ class Partition(LogReader):
         path: str,
         name: str,
         config: TopicConfig,
-        cache: HandleCache,
+        cache: OpenFiles,
         *,
         writer: Callable[[], bool],
         clean: Callable[[], bool],
@@ -528,9 +529,11 @@ class Partition(LogReader):
         state = self._state
         try:
             with state.sync_lock, state.lock:
-                if state.ended_by is None:
+                untouched = state.writer.is_unopened and state.mark is None
+                untouched &= state.names_synced == state.name_changes
+                if state.ended_by is None and not untouched:
                     if state.access.alone:
-                        state.writer.give_back()
+                        state.wake().give_back()
                     self._syncer.sync_locked()  # names too, which no record may be waiting for
                     state.save_producers()
                     # what another thread appended from here on, the next open would not look for
@@ -548,6 +551,7 @@ class Partition(LogReader):
             with state.sync_lock:
                 state.page.close()
             state.access.leave()
+            state.cache.left(state)
 
 
 class _Absent:

@@ -27,7 +27,7 @@ from commitlog.index import (
     base_offset_of,
     sealed_end,
 )
-from commitlog.open_files import HandleCache
+from commitlog.open_files import OpenFiles
 from commitlog.record import Buffer, Record, TopicPartition, with_name
 
 LOG_SUFFIX = ".log"
@@ -75,9 +75,7 @@ class Segment:
     are opened on demand and dropped at any time; whoever still reads from one keeps it alive.
     """
 
-    def __init__(
-        self, path: str, base_offset: int, size_bytes: int, cache: HandleCache | None = None
-    ) -> None:
+    def __init__(self, path: str, base_offset: int, size_bytes: int, cache: OpenFiles | None = None) -> None:
         self.path = path
         self.base_offset = base_offset
         self.size_bytes = size_bytes
@@ -92,7 +90,7 @@ class Segment:
         self._read_to = (-1, 0)  # an offset up to which somebody has read, and its position
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], cache: HandleCache | None = None) -> Self:
+    def open(cls, path: str | os.PathLike[str], cache: OpenFiles | None = None) -> Self:
         """Open one .log file by itself; only whole, sound batches can be read from it.
 
         Zeros behind the last one are no part of it: a writer that is at work, or was killed, reserved them.

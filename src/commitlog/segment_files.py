@@ -19,7 +19,7 @@ from commitlog.batches.encode import reencode
 from commitlog.config import TopicConfig
 from commitlog.errors import CorruptionError
 from commitlog.index import IndexBuilder, OffsetIndex, TimeIndex, base_offset_of
-from commitlog.open_files import HandleCache
+from commitlog.open_files import OpenFiles
 from commitlog.record import Buffer
 from commitlog.segment import DELETED_SUFFIX, TEMPORARY_SUFFIX, Segment, companions
 
@@ -105,7 +105,7 @@ def swap_in(cleaned: CleanedFile, old: Sequence[Segment], retire: Callable[[Segm
     return Segment.open(path, old[0].cache)
 
 
-def list_segments(directory: str, cache: HandleCache | None) -> list[Segment]:
+def list_segments(directory: str, cache: OpenFiles | None) -> list[Segment]:
     """Return the segments of a directory in order; a .swap file stands for those it replaces."""
     logs, swaps = _found(directory, cache)
     for swap in swaps:
@@ -157,7 +157,7 @@ def free_name(path: str) -> str:
     return taken
 
 
-def _found(directory: str, cache: HandleCache | None) -> tuple[list[Segment], list[Segment]]:
+def _found(directory: str, cache: OpenFiles | None) -> tuple[list[Segment], list[Segment]]:
     """Return the .log files and the .swap files of a directory, with their sizes."""
     logs: list[Segment] = []
     swaps: list[Segment] = []

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from commitlog import files
 from commitlog.batches.encode import EncodedBatch
 from commitlog.config import MAX_INT64, TopicConfig
+from commitlog.errors import CorruptionError
 from commitlog.index import IndexBuilder, OffsetIndex, TimeIndex
-from commitlog.open_files import HandleCache
+from commitlog.open_files import OpenFiles
 from commitlog.record import Buffer
 from commitlog.segment import Segment, companions, segment_path
 
@@ -22,6 +23,7 @@ _LAST_OFFSETS = MAX_INT64 - (1 << 34)  # a segment that begins here may come to 
 _MOST_BYTES = 0xFFFF_0000  # of a leader's segment, which may be longer than ours
 _SINGLES = 1024  # so many small single batches in a row, with no sync between them, and the tail is mapped
 _SMALL_BYTES = 1024  # of a batch; measured: above, page faults cost more than pwrite()
+_RESTING = -2  # for a descriptor: wake() opens the file again
 _LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 64 * 1024, 1024 * 1024
 
 
@@ -33,22 +35,25 @@ class SegmentWriter:
     later than `max_timestamp`, is told with note(). Up to `tail_end` it stores them into `tail`, a map of the
     file from `tail_start` on; after that write_single() writes them.
 
+    An idle one may rest(): it has no file open then, and wake() comes before the next append or seal.
+
     Behind size_bytes the file holds nothing, or zeros: blocks reserved for the tail, or by `preallocate`.
 
     Not thread-safe: the partition's append lock guards it.
     """
 
     __slots__ = (
-        "_builder", "_interval", "_limit_offset", "_may_map", "_reserved", "_segment_bytes", "_segment_ms",
-        "_singles", "fd", "lean_end", "make_room", "max_timestamp", "quiet_position", "roll_after",
-        "segment", "tail", "tail_end", "tail_start",
+        "_builder", "_config", "_interval", "_limit_offset", "_may_map", "_reserved", "_segment_bytes",
+        "_segment_ms", "_singles", "fd", "lean_end", "make_room", "max_timestamp", "quiet_position",
+        "roll_after", "segment", "tail", "tail_end", "tail_start",
     )  # fmt: skip
 
-    def __init__(self, segment: Segment, builder: IndexBuilder, config: TopicConfig) -> None:
+    def __init__(self, segment: Segment, config: TopicConfig) -> None:
         self.segment = segment
-        self.fd = -1  # open() gives it
-        self._builder = builder
-        self.make_room = builder.make_room
+        self.fd = _RESTING
+        self._config = config
+        self._builder: IndexBuilder | None = None  # what wake() makes of one that was never open
+        self.make_room: Callable[[], None] = _not_awake
         self._interval = config.index_interval_bytes
         self._reserved = config.preallocate  # whether the file may be longer than its batches
         self._singles = 0  # small ones in a row; a large one counts against them
@@ -59,10 +64,16 @@ class SegmentWriter:
         self._segment_ms = longest_ms(config)
         self.roll_after = 2 * _NEVER  # a timestamp: segment_ms after the first batch's
         self._limit_offset = segment.base_offset + _MAX_RELATIVE_OFFSET
-        self._foresee()
+        self.max_timestamp = -1
+        self.quiet_position = self.lean_end = 0
 
     @classmethod
-    def create(cls, directory: str, base_offset: int, config: TopicConfig, cache: HandleCache) -> Self:
+    def unopened(cls, segment: Segment, config: TopicConfig) -> Self:
+        """Go on writing after segment.size_bytes, once wake() opens the files: those of a clean shutdown."""
+        return cls(segment, config)
+
+    @classmethod
+    def create(cls, directory: str, base_offset: int, config: TopicConfig, cache: OpenFiles) -> Self:
         """Start a new, empty segment; what a failed roll left under its name is overwritten."""
         path = segment_path(directory, base_offset)
         for derived in companions(path):
@@ -78,6 +89,12 @@ class SegmentWriter:
     @classmethod
     def open(cls, segment: Segment, config: TopicConfig, *, trust_indexes: bool = True) -> Self:
         """Go on writing after segment.size_bytes; what lies behind it in the file is cut."""
+        writer = cls(segment, config)
+        writer._open(trust_indexes=trust_indexes)
+        return writer
+
+    def _open(self, *, trust_indexes: bool) -> None:
+        segment, config = self.segment, self._config
         if segment.size_bytes == 0:
             _let_go_of_staged(segment.path)
         fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -90,15 +107,16 @@ class SegmentWriter:
                 files.sync_data(fd)
             if config.preallocate:
                 files.reserve(fd, config.segment_bytes)
-            writer = cls(segment, open_builder(segment, config, trust_indexes=trust_indexes), config)
+            self._builder = builder = open_builder(segment, config, trust_indexes=trust_indexes)
         except BaseException:
             os.close(fd)
             raise
-        writer.fd = fd
+        self.make_room = builder.make_room
+        self.fd = fd
         segment.active = True
         if segment.size_bytes:
-            writer.roll_after = next(segment.headers())[1].max_timestamp + writer._segment_ms
-        return writer
+            self.roll_after = next(segment.headers())[1].max_timestamp + self._segment_ms
+        self._foresee()
 
     def rename(self, path: str) -> None:
         """Let the segment's files have the names that belong to `path`, and whoever has these now lose them.
@@ -111,7 +129,7 @@ class SegmentWriter:
         # crash: indexes of an adopted segment without it -> open() removes or rebuilds them
         files.replace(segment.path, path)
         segment.path = path
-        self._builder.rename(*indexes)
+        self.builder.rename(*indexes)
 
     def has_room(self, size: int, base_offset: int, timestamp: int) -> bool:
         """Say whether batches of `size` bytes still belong in this segment; if not, the partition rolls."""
@@ -120,7 +138,7 @@ class SegmentWriter:
             position + size <= self._segment_bytes
             and timestamp <= self.roll_after
             and base_offset <= self._limit_offset
-            and (position - self._builder.indexed_position <= self._interval or self._builder.has_room())
+            and (position - self.builder.indexed_position <= self._interval or self.builder.has_room())
         )
 
     def append(
@@ -129,7 +147,7 @@ class SegmentWriter:
         """Write batches, `size` bytes in all. If it raises, nothing in memory has moved, but bytes may be
         in the file: roll_back().
         """
-        segment, builder = self.segment, self._builder
+        segment, builder = self.segment, self.builder
         position = segment.size_bytes
         if position - builder.indexed_position > self._interval or len(batches) > 1:
             builder.make_room(len(batches))
@@ -155,7 +173,7 @@ class SegmentWriter:
 
         If it raises, the same is true as of append().
         """
-        segment, builder, size, interval = self.segment, self._builder, len(data), self._interval
+        segment, builder, size, interval = self.segment, self.builder, len(data), self._interval
         position = segment.size_bytes
         builder.make_room(min(len(places), size // (interval + 1) + 1))
         files.write_at(self.fd, (data,), size, position)
@@ -212,7 +230,7 @@ class SegmentWriter:
 
     def note(self, base_offset: int, position: int, timestamp: int) -> None:
         """Index a batch that was written, if that is due."""
-        self._builder.add(base_offset, position, timestamp)
+        self.builder.add(base_offset, position, timestamp)
         self._foresee()
 
     def catch_up(self, end_position: int) -> None:
@@ -220,12 +238,12 @@ class SegmentWriter:
         start, self.segment.size_bytes = self.segment.size_bytes, end_position
         if start == 0:
             self.roll_after = next(self.segment.headers())[1].max_timestamp + self._segment_ms
-        self._builder.catch_up(self.segment, start)
+        self.builder.catch_up(self.segment, start)
         self._foresee()
 
     def _foresee(self) -> None:
         """Work out what the next batches may do without asking."""
-        builder, filled = self._builder, self.segment.size_bytes > 0
+        builder, filled = self.builder, self.segment.size_bytes > 0
         self.max_timestamp = builder.max_timestamp
         self.quiet_position = builder.indexed_position + self._interval
         lean = filled and builder.has_room() and self.segment.base_offset < _LAST_OFFSETS
@@ -234,17 +252,73 @@ class SegmentWriter:
     def roll_back(self, position: int) -> None:
         """Cut off what a failed append left after `position`; no reader was told about it."""
         self.segment.size_bytes = position
-        self._builder.roll_back(self.segment)
+        self.builder.roll_back(self.segment)
         self._foresee()
         self._unmap_tail()  # storing into what is cut off would kill the process
         files.cut(self.fd, position)
         # or a power cut could bring back the last of several batches, behind others appended since
         files.sync_data(self.fd)
 
+    def rest(self) -> None:
+        """Let the files go until wake(): what is not synced is in the page cache, and is synced by name."""
+        if self.fd != _RESTING:
+            self.give_back()
+            self.lean_end = 0  # so that the next append does not go the lean way
+            fd, self.fd = self.fd, _RESTING
+            os.close(fd)
+            self.builder.rest()
+
+    @property
+    def resting(self) -> bool:
+        """Whether it has no file open for now."""
+        return self.fd == _RESTING
+
+    @property
+    def is_unopened(self) -> bool:
+        """Whether the files are as the clean shutdown left them."""
+        return self._builder is None
+
+    def wake(self) -> None:
+        """Open the files again; FileNotFoundError if one is gone, or another one has its name."""
+        segment = self.segment
+        if self._builder is None:
+            if segment.size_bytes:
+                os.close(files.open_same(segment.path, segment.inode))
+            self._open(trust_indexes=True)
+            return
+        fd = files.open_same(segment.path, segment.inode, os.O_RDWR)
+        try:
+            self._builder.wake()
+        except BaseException:
+            os.close(fd)
+            raise
+        self.fd = fd
+        self._foresee()
+
+    @property
+    def builder(self) -> IndexBuilder:
+        """What keeps the indexes, once they are open."""
+        assert self._builder is not None
+        return self._builder
+
+    def latest(self) -> int:
+        """Return the latest timestamp in the segment, -1 if it is empty, the last possible one if it is
+        damaged.
+        """
+        segment = self.segment
+        if self._builder is None and self.max_timestamp == -1 and segment.size_bytes:
+            sealed = Segment(segment.path, segment.base_offset, segment.size_bytes)
+            sealed.inode = segment.inode
+            try:
+                self.max_timestamp = sealed.max_timestamp
+            except CorruptionError:
+                return MAX_INT64  # so that nothing is deleted on its word
+        return self.max_timestamp
+
     @property
     def is_unlinked(self) -> bool:
-        """Whether somebody removed the file: what is written to it is lost when it is closed."""
-        return os.fstat(self.fd).st_nlink == 0
+        """Whether the file was removed: what is written to it is lost when it is closed."""
+        return self.fd != _RESTING and os.fstat(self.fd).st_nlink == 0
 
     def handle_for_sync(self) -> files.Descriptor:
         """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours.
@@ -254,16 +328,22 @@ class SegmentWriter:
         """
         self._unmap_tail()
         self._singles = 0
+        return self.another_handle()
+
+    def another_handle(self) -> files.Descriptor:
+        """Return another descriptor of the file."""
+        if self.fd == _RESTING:
+            return files.Descriptor(files.open_same(self.segment.path, self.segment.inode, os.O_RDWR))
         return files.Descriptor(os.dup(self.fd))
 
     def prepare_to_seal(self) -> None:
         """Do what can fail of sealing: after this, seal() has the room it needs, and the file its size."""
-        self._builder.make_room()
+        self.builder.make_room()
         self.give_back()
 
     def seal(self, next_offset: int) -> None:
         """Finish the segment, after prepare_to_seal(): its indexes get their last entry."""
-        self._builder.finish(self.segment.size_bytes, next_offset)
+        self.builder.finish(self.segment.size_bytes, next_offset)
         self.segment.active = False
         self.segment.release()  # its indexes were read without their seal
         self.close()
@@ -271,23 +351,27 @@ class SegmentWriter:
     def seal_indexes(self, next_offset: int) -> None:
         """Seal the indexes and make them durable, for a clean open to believe; without room it will not."""
         try:
-            self._builder.finish(self.segment.size_bytes, next_offset)
+            self.builder.finish(self.segment.size_bytes, next_offset)
         except OSError as error:
             if not files.is_full(error):
                 raise
-        self._builder.sync()
+        self.builder.sync()
 
     def close(self) -> None:
         """Let the file go; closing twice is fine."""
         fd, self.fd = self.fd, -1  # first, so that an interrupted close is not made twice
-        if fd != -1:
+        if fd >= 0:
             os.close(fd)
             self._unmap_tail()
-            self._builder.close()
+            self.builder.close()
 
     def __del__(self) -> None:
-        if getattr(self, "fd", -1) != -1:  # a roll that Ctrl-C ended has nobody else to close it
+        if getattr(self, "fd", -1) >= 0:  # a roll that Ctrl-C ended has nobody else to close it
             self.close()
+
+
+def _not_awake() -> None:
+    raise AssertionError("wake() comes first")
 
 
 def longest_ms(config: TopicConfig) -> int:

@@ -195,6 +195,7 @@ class FakeDisk:
                 patch.setattr(os, name, self._changing(name, getattr(os, name)))
             patch.setattr(files, "pwrite", self._changing("pwrite", files.pwrite))
             patch.setattr(files, "map_writable", self._mapping(files.map_writable))
+            patch.setattr(files, "map_again", self._mapping(files.map_again))
             patch.setattr(files, "map_tail", self._tail(files.map_tail))
             patch.setattr(files, "sync_map", self._sync_map)
             try:

@@ -125,6 +125,9 @@ class Writer:
     def roll(self) -> None:
         self._open.roll()
 
+    def rest(self) -> None:
+        assert self._open._state.rest()
+
     def trim(self, offset: int) -> None:
         self._promise(start_asked=max(offset, self.promise.start_asked))
         self._open.trim_before(offset)

@@ -118,6 +118,14 @@ def false_indexes(path: Path) -> range:
     return range(0)
 
 
+def rest_then(call: Callable[[Partition], object]) -> Callable[[Partition], object]:
+    def rested(partition: Partition) -> object:
+        partition._state.rest()
+        return call(partition)
+
+    return rested
+
+
 CASES: dict[str, Case] = {
     "append": Case(lambda partition: partition.append(b"new")),
     "append that rolls": Case(append_rolling),
@@ -125,6 +133,12 @@ CASES: dict[str, Case] = {
     "append_many": Case(lambda partition: partition.append_many([b"new"] * 5, keys=[b"k"] * 5)),
     "sync": Case(Partition.sync),
     "roll": Case(Partition.roll),
+    "rest": Case(lambda partition: partition._state.rest()),
+    "append after a rest": Case(rest_then(lambda partition: partition.append(b"new"))),
+    "roll after a rest": Case(rest_then(Partition.roll)),
+    "truncate_from after a rest": Case(
+        rest_then(lambda partition: partition.truncate_from(7)), range(7, END)
+    ),
     "roll of a preallocated segment": Case(Partition.roll, config={"preallocate": True}),
     "appends that map the tail": Case(append_four, config=ONE_SEGMENT),
     "append_many into a mapped tail": Case(

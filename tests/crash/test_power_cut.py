@@ -145,6 +145,31 @@ def kills(writer: Writer) -> None:
     writer.append(9, sync=True)
 
 
+def rests(writer: Writer) -> None:
+    writer.append(3)
+    writer.rest()
+    writer.sync()
+    writer.append(2)
+    writer.rest()
+    writer.append(1, sync=True)
+    writer.rest()
+    writer.roll()
+    writer.append_many(4)
+    writer.rest()
+    writer.truncate(8)
+    writer.append(1)
+    writer.rest()
+    writer.trim(2)
+    writer.append(2)
+    writer.rest()
+    writer.close()
+    writer.open()
+    writer.trim(4)
+    writer.close()
+    writer.open()
+    writer.append(1, sync=True)
+
+
 def preallocated(writer: Writer) -> None:
     writer.append(4)
     writer.sync()
@@ -300,6 +325,7 @@ STORIES: list[tuple[Story, Mapping[str, Any]]] = [
     (trims_then_truncations, SMALL_SEGMENTS),
     (clean_restarts, SMALL_SEGMENTS),
     (kills, SMALL_SEGMENTS),
+    (rests, SMALL_SEGMENTS),
     (preallocated, {**SMALL_SEGMENTS, "preallocate": True}),
     (repairs, SMALL_SEGMENTS),
     (repairs_of_lost_segments, SMALL_SEGMENTS),
@@ -312,6 +338,7 @@ STORIES: list[tuple[Story, Mapping[str, Any]]] = [
     (into_a_map(rolls), SMALL_SEGMENTS),
     (into_a_map(truncations), SMALL_SEGMENTS),
     (into_a_map(kills), SMALL_SEGMENTS),
+    (into_a_map(rests), SMALL_SEGMENTS),
     (into_a_map(preallocated), {**SMALL_SEGMENTS, "preallocate": True}),
 ]
 NAMES = [story.__name__ for story, _ in STORIES]

@@ -8,7 +8,7 @@ from helpers import encoded, flip, gappy, stored, write_segment
 
 from commitlog import CommitLog, CorruptionError, Segment
 from commitlog.replication.remote.fetched import FetchedSegment
-from commitlog.segment import HandleCache, companions, segment_path
+from commitlog.segment import OpenFiles, companions, segment_path
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_segment_too_large_for_one_read_is_mapped(tmp_path: Path) -> None:
 
 
 def test_the_handle_cache_keeps_few_segments_open(tmp_path: Path) -> None:
-    cache = HandleCache(3)
+    cache = OpenFiles(3)
     segments = []
     for number in range(10):
         path = write_segment(tmp_path, [encoded([bytes(100_000)])], number)
@@ -187,7 +187,7 @@ def test_the_handle_cache_keeps_few_segments_open(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_segment_leaves_the_handle_cache(path: str) -> None:
-    cache = HandleCache(3)
+    cache = OpenFiles(3)
     segment = Segment(path, 100, os.path.getsize(path), cache)
     offsets(segment, 115)
     cache.forget(segment)

@@ -9,7 +9,7 @@ from helpers import encoded, names
 
 from commitlog import OffsetIndex, TimeIndex, TopicConfig
 from commitlog.batches.encode import EncodedBatch
-from commitlog.segment import HandleCache, Segment, companions
+from commitlog.segment import OpenFiles, Segment, companions
 from commitlog.segment_writer import SegmentWriter
 
 CONFIG = TopicConfig(segment_bytes=20_000, index_interval_bytes=1_000, segment_ms=5_000)
@@ -17,7 +17,7 @@ CONFIG = TopicConfig(segment_bytes=20_000, index_interval_bytes=1_000, segment_m
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[SegmentWriter]:
-    writer = SegmentWriter.create(str(tmp_path), 100, CONFIG, HandleCache(8))
+    writer = SegmentWriter.create(str(tmp_path), 100, CONFIG, OpenFiles(8))
     yield writer
     writer.close()
 
@@ -59,7 +59,7 @@ def test_an_index_entry_is_due_every_interval(writer: SegmentWriter) -> None:
 
 
 def test_sealing_gives_the_latest_timestamp_an_entry(tmp_path: Path) -> None:
-    writer = SegmentWriter.create(str(tmp_path), 100, CONFIG, HandleCache(8))
+    writer = SegmentWriter.create(str(tmp_path), 100, CONFIG, OpenFiles(8))
     put(writer, put(writer, 100, encoded([b"a"], timestamps=[5])), encoded([b"b"], timestamps=[9]))
     writer.seal(102)
     last = TimeIndex.open(companions(writer.segment.path)[1]).last()
@@ -99,7 +99,7 @@ def test_roll_time_is_the_same_after_the_segment_was_opened_again(writer: Segmen
 
 
 def test_without_segment_ms_a_segment_never_rolls_by_time(tmp_path: Path) -> None:
-    writer = SegmentWriter.create(str(tmp_path), 0, TopicConfig(segment_ms=-1), HandleCache(8))
+    writer = SegmentWriter.create(str(tmp_path), 0, TopicConfig(segment_ms=-1), OpenFiles(8))
     put(writer, 0, encoded([b""], timestamps=[0]))
     assert writer.has_room(100, 1, 2**63 - 1)
     writer.close()
@@ -112,7 +112,7 @@ def test_a_segment_rolls_before_an_index_entry_cannot_hold_its_offset(writer: Se
 
 def test_a_full_index_makes_the_segment_full(tmp_path: Path) -> None:
     config = TopicConfig(index_interval_bytes=0, segment_index_bytes=64)
-    writer = SegmentWriter.create(str(tmp_path), 0, config, HandleCache(8))
+    writer = SegmentWriter.create(str(tmp_path), 0, config, OpenFiles(8))
     offset = 0
     while writer.has_room(100, offset, offset) and offset < 1_000:
         offset = put(writer, offset, encoded([b""], timestamps=[offset]))
@@ -123,7 +123,7 @@ def test_a_full_index_makes_the_segment_full(tmp_path: Path) -> None:
 
 def test_more_batches_at_once_than_the_index_has_entries_are_all_found(tmp_path: Path) -> None:
     config = TopicConfig(index_interval_bytes=0, segment_index_bytes=64)
-    writer = SegmentWriter.create(str(tmp_path), 0, config, HandleCache(8))
+    writer = SegmentWriter.create(str(tmp_path), 0, config, OpenFiles(8))
     put(writer, 0, *(encoded([b""], timestamps=[number]) for number in range(50)))
     assert offsets(writer.segment) == list(range(50))
     writer.seal(50)
@@ -170,7 +170,7 @@ def test_a_rolled_back_append_leaves_nothing(writer: SegmentWriter) -> None:
 
 def test_a_preallocated_segment_has_its_blocks_until_it_is_sealed(tmp_path: Path) -> None:
     config = TopicConfig(segment_bytes=100_000, preallocate=True)
-    writer = SegmentWriter.create(str(tmp_path), 0, config, HandleCache(8))
+    writer = SegmentWriter.create(str(tmp_path), 0, config, OpenFiles(8))
     put(writer, 0, encoded([b"a"]))
     assert os.stat(writer.segment.path).st_blocks * 512 >= 100_000
     writer.prepare_to_seal()

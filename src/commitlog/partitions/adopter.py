@@ -98,7 +98,7 @@ class Adopter:
     def _adopt_locked(self, path: str, size_bytes: int, batches: Sequence[StagedBatch]) -> bool:
         """Go on in a stamped file, or say that it cannot be. Disk first, then memory, as in a roll."""
         state = self._state
-        old, before, counts = state.writer, state.segments.segments, state.counters.counts
+        old, before, counts = state.wake(), state.segments.segments, state.counters.counts
         position, last = old.segment.size_bytes, batches[-1]
         stay = before if position else before[:-1]  # an empty one loses its name to the adopted one
         name = segment_path(state.path, state.next_offset)

@@ -213,7 +213,7 @@ class Appender:
         """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""
         state = self._state
         state.check_appendable()
-        offset, writer = state.next_offset, state.writer
+        offset, writer = state.next_offset, state.wake()
         if not batches:
             return offset
         size, span, latest = totals(batches)

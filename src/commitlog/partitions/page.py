@@ -10,16 +10,20 @@ indexes: lost, it is made anew from the .log files.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import weakref
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from crc32c import crc32c
 
 from commitlog import files
+from commitlog.errors import CommitLogError, CorruptionError
+from commitlog.open_files import OpenFiles, Restable
 
 NAME = "state"
 MAGIC = int.from_bytes(b"CLSTATE1", "little")
@@ -51,11 +55,14 @@ class Checkpoint(NamedTuple):
 class StatePage:
     """start_offset <= durable_offset <= next_offset; generation grows when the set of segments changes."""
 
-    __slots__ = ("_map", "_mark_sequence", "_sequence", "_words", "inode")
+    __slots__ = ("_map", "_mark_sequence", "_owner", "_path", "_sequence", "_words", "_writable", "inode")
 
-    def __init__(self, view: mmap.mmap, inode: int | None = None) -> None:
+    def __init__(self, directory: str, view: mmap.mmap, inode: int | None, writable: bool) -> None:
+        self._path = os.path.join(directory, NAME)
         self._map = view
-        self.inode = inode  # of a page that is only read: as long as it is mapped, no other file gets it
+        self._writable = writable
+        self.inode = inode
+        self._owner: tuple[weakref.ref[Restable], OpenFiles] | None = None
         self._words = memoryview(view)[:SIZE_BYTES].cast("q")  # somebody may have made the file longer
         self._sequence = max((sequence for sequence, _ in self._checkpoints()), default=0)
         self._mark_sequence = max(self._kept_marks(), default=(0, 0))[0]
@@ -63,7 +70,8 @@ class StatePage:
     @classmethod
     def create(cls, directory: str) -> Self:
         """Open for writing; a new page is all zeros and not valid before publish_layout()."""
-        return cls(files.map_writable(os.path.join(directory, NAME), SIZE_BYTES))
+        view = files.map_writable(os.path.join(directory, NAME), SIZE_BYTES)
+        return cls(directory, view, cls.inode_in(directory), True)
 
     @classmethod
     def open(cls, directory: str) -> Self | None:
@@ -75,8 +83,39 @@ class StatePage:
             return None
         if view is None or len(view) < SIZE_BYTES:
             return None
-        page = cls(view, inode)
+        page = cls(directory, view, inode, False)
         return page if page.valid else None
+
+    def rest(self) -> None:
+        """Let the map go for a while: the file keeps what was stored, and the next look maps it again.
+
+        A thread that is just reading keeps the map until it is done.
+        """
+        for name in ("_words", "_map"):
+            with contextlib.suppress(AttributeError):  # it rests already
+                delattr(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("_words", "_map"):
+            raise AttributeError(name)
+        owner = None if self._owner is None else self._owner[0]()
+        try:
+            again = files.map_again if self._writable else files.map_file
+            view = again(self._path, self.inode)
+        except (FileNotFoundError, ValueError):  # of a file that is empty
+            view = None
+        if view is None or len(view) < SIZE_BYTES:
+            problem: CommitLogError = CorruptionError(self._path, 0, "the state page is not there any more")
+            raise problem if owner is None else owner.lost(problem)
+        self._map = view
+        self._words = memoryview(view)[:SIZE_BYTES].cast("q")
+        if self._owner is not None and owner is not None:
+            self._owner[1].woke(owner)
+        return getattr(self, name)
+
+    def belongs_to(self, owner: Restable, cache: OpenFiles) -> None:
+        """Let `cache` know that `owner` has files open whenever the page is mapped again."""
+        self._owner = weakref.ref(owner), cache
 
     @staticmethod
     def inode_in(directory: str) -> int | None:
@@ -145,9 +184,10 @@ class StatePage:
         files.sync_map(self._map)
 
     def close(self) -> None:
-        """Let the map go."""
-        self._words.release()
-        self._map.close()
+        """Let the map go, at once."""
+        with contextlib.suppress(AttributeError):  # it rests
+            object.__getattribute__(self, "_words").release()
+            object.__getattribute__(self, "_map").close()
 
     # --- telling
 

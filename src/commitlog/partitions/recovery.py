@@ -18,7 +18,7 @@ from commitlog.batches.scan import check_batches, only_zeros
 from commitlog.config import RecoveryMode, TopicConfig
 from commitlog.errors import CorruptionError, TornTailError
 from commitlog.index import OffsetIndex, TimeIndex, sealed_end
-from commitlog.open_files import HandleCache
+from commitlog.open_files import OpenFiles
 from commitlog.partitions.page import Checkpoint
 from commitlog.progress import Steps
 from commitlog.repair import Salvage, fill_hole, salvage_segment
@@ -73,7 +73,7 @@ class Recovery:
         name: str,
         known: Checkpoint | None,
         config: TopicConfig,
-        cache: HandleCache | None,
+        cache: OpenFiles | None,
         steps: Steps | None = None,
     ) -> None:
         self._directory = directory

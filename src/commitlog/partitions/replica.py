@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 
 from commitlog import files
@@ -162,9 +161,7 @@ class ReplicaRole:
                 end = segment.size_bytes
                 if offset == end_offset:
                     return ReplicaSlice(segment.base_offset, offset, NOTHING)
-                active = (
-                    files.Descriptor(os.dup(state.writer.fd)) if segment is state.writer.segment else None
-                )
+                active = state.writer.another_handle() if segment is state.writer.segment else None
             if number + 1 < len(layout.bases):
                 end_offset = layout.bases[number + 1]
             try:
@@ -261,7 +258,7 @@ class ReplicaRole:
     def _writer_for(self, found: Received, segment_base: int) -> SegmentWriter:
         """Roll where the leader did, and where no segment could hold more; and nowhere else."""
         state = self._state
-        writer, bases = state.writer, state.segments.bases
+        writer, bases = state.wake(), state.segments.bases
         if writer.segment.size_bytes == 0:
             return self._go_back() if bases[-2:-1] == (segment_base,) else writer
         rolled = segment_base == found.base_offset

@@ -14,7 +14,7 @@ from commitlog import files
 from commitlog.config import TopicConfig
 from commitlog.errors import CorruptionError, UnknownTopicError
 from commitlog.locks import HeldElsewhereError, ProcessLock
-from commitlog.open_files import HandleCache
+from commitlog.open_files import OpenFiles
 from commitlog.partitions.access import Lock
 from commitlog.partitions.layout import Layout
 from commitlog.partitions.page import StatePage
@@ -145,7 +145,7 @@ def append_lock(path: str) -> ProcessLock:
     return ProcessLock(os.path.join(path, _APPEND))
 
 
-def found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: StatePage) -> Recovered:
+def found(path: str, name: str, config: TopicConfig, cache: OpenFiles, page: StatePage) -> Recovered:
     """Return a partition as its page describes it, with the append lock held, after putting right what a dead
     writer left, whose caller never got an answer. Its mark stays until its bytes are cut, too.
     """
@@ -177,14 +177,14 @@ def found(path: str, name: str, config: TopicConfig, cache: HandleCache, page: S
     )  # fmt: skip
 
 
-def _listed(path: str, cache: HandleCache) -> list[Segment]:
+def _listed(path: str, cache: OpenFiles) -> list[Segment]:
     """List the segments while others may be taking away those that they trimmed."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             return list_segments(path, cache)
 
 
-def _recover(path: str, name: str, config: TopicConfig, cache: HandleCache, page: StatePage) -> None:
+def _recover(path: str, name: str, config: TopicConfig, cache: OpenFiles, page: StatePage) -> None:
     """Bring a partition's files and its page into order; a pass of compaction elsewhere goes on."""
     recovery = Recovery(path, name, page.checkpoint, config, cache)
     try:

@@ -98,7 +98,7 @@ class Shortener:
         with state.lock:
             state.check_writable()
             layout, truncations = state.segments, state.page.truncations
-            sizes, active_max = [one.size_bytes for one in layout.segments], state.writer.max_timestamp
+            sizes, active_max = [one.size_bytes for one in layout.segments], state.writer.latest()
             # what a follower's active segment no longer keeps, its leader's start_offset tells
             ends = [*layout.bases, state.next_offset if state.rolls_by_itself else MAX_INT64]
             most = max(

@@ -14,8 +14,14 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from commitlog.config import TopicConfig
-from commitlog.errors import ClosedError, CorruptionError, OffsetOutOfRangeError, UnknownTopicError
-from commitlog.open_files import HandleCache
+from commitlog.errors import (
+    ClosedError,
+    CommitLogError,
+    CorruptionError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from commitlog.open_files import OpenFiles
 from commitlog.partitions import epochs
 from commitlog.partitions.layout import Layout
 from commitlog.partitions.page import StatePage
@@ -209,7 +215,7 @@ class PageSource(LocalSource):
         path: str,
         name: str,
         config: TopicConfig,
-        cache: HandleCache,
+        cache: OpenFiles,
         writer: Callable[[], bool] = lambda: True,
         clean: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -243,7 +249,10 @@ class PageSource(LocalSource):
             return page
         with self._lock:
             if self._page is None:
-                self._page = StatePage.open(self.path)
+                self._page = page = StatePage.open(self.path)
+                if page is not None:
+                    page.belongs_to(self, self._cache)
+                    self._cache.woke(self)
             page = self._page
             # a writer that is still opening the log is none to follow, but moves the page once it appends
             moved = page is not None and _told(page) != self._settled_at
@@ -384,12 +393,28 @@ class PageSource(LocalSource):
             time.sleep(look_again_after(waited))
         return True
 
+    # --- letting the page go while nobody reads
+
+    uses = 0  # it costs little to map the page again
+
+    def rest(self) -> bool:
+        """Let the page's map go until it is needed."""
+        page = self._page
+        if page is not None:
+            page.rest()
+        return True
+
+    def lost(self, problem: CommitLogError) -> CommitLogError:
+        """Return what to raise when the state page is gone."""
+        return problem if os.path.isdir(self.path) else UnknownTopicError(self.name)
+
     def forked(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.RLock()
 
     def close(self) -> None:
         """Let the maps go."""
+        self._cache.left(self)
         with self._lock:
             self.closed = True
             self._page = None

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NoReturn
 
@@ -19,7 +20,8 @@ from commitlog.errors import (
     ForkedError,
     PartitionFailedError,
 )
-from commitlog.open_files import HandleCache
+from commitlog.locks import ProcessLock
+from commitlog.open_files import OpenFiles
 from commitlog.partitions import epochs, producer_state
 from commitlog.partitions.access import Access
 from commitlog.partitions.counters import Counters
@@ -37,6 +39,8 @@ from commitlog.tasks import Signal
 _logger = logging.getLogger("commitlog.partition")
 
 Refusal = Callable[[], CommitLogError]
+_rules = lru_cache(maxsize=256)(Rules)  # partitions with the same settings share them
+_NO_WORDS = memoryview(b"").cast("q")  # of a page that is not mapped
 
 
 class LogState(LocalSource):
@@ -51,7 +55,7 @@ class LogState(LocalSource):
     """
 
     __slots__ = (
-        "access", "append_refusal", "cache", "clean_offset", "closed", "config", "counters",
+        "__weakref__", "access", "append_refusal", "cache", "clean_offset", "closed", "config", "counters",
         "counts_records", "durable_offset", "ended_by", "epochs", "failure", "inherited", "leader_epoch",
         "lock", "mark", "name", "name_changes", "names_synced", "next_offset", "on_append", "page", "path",
         "producers", "replacing", "rolls_by_itself", "rules", "segments", "start_offset", "sync_lock",
@@ -63,7 +67,7 @@ class LogState(LocalSource):
         path: str,
         name: str,
         config: TopicConfig,
-        cache: HandleCache,
+        cache: OpenFiles,
         page: StatePage,
         found: Recovered,
         access: Access,
@@ -94,20 +98,25 @@ class LogState(LocalSource):
         self.segments = Layout.of(found.segments, page.generation)
         self.unsynced = unsynced(found)
         self.replacing = False  # whether files are being replaced without `lock`
-        self.name_changes, self.names_synced = 1, 0  # the directory needs a sync while they differ
+        # the directory needs a sync while they differ
+        self.name_changes, self.names_synced = 1, 1 if found.indexes_trusted else 0
         self.trash = Trash()
         self.producers = producer_state.Producers()
         self.tells_of_producers = False  # whether the page surely does
         if found.has_producers:
             self.restore_producers()
-        self.writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=found.indexes_trusted)
+        if found.indexes_trusted:
+            self.writer = SegmentWriter.unopened(found.segments[-1], config)
+        else:
+            self.writer = SegmentWriter.open(found.segments[-1], config, trust_indexes=False)
+        page.belongs_to(self, cache)
         self.counters = Counters(self.next_offset, self.writer.segment.size_bytes)
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
         """Take other settings; those of segments count from the next roll on."""
         self.config = config
-        self.rules = Rules(config)
+        self.rules = _rules(config)
         self.counts_records = config.flush_messages != -1
 
     # --- as a source for readers
@@ -213,6 +222,52 @@ class LogState(LocalSource):
         self.end(refusal)
         self.inherited = True
 
+    # --- letting files go while nobody appends
+
+    @property
+    def uses(self) -> int:
+        """A count that moves when it is used."""
+        return self.next_offset + self.name_changes
+
+    def rest(self) -> bool:
+        """Let the files go until they are needed; False if it is in use just now, or shared. Never waits."""
+        lock = self.lock
+        if isinstance(lock, ProcessLock):
+            return False
+        for taken in iter(partial(lock.acquire, blocking=False), None):  # Ctrl-C leaves nothing held so
+            try:
+                if not taken or self.ended_by is not None or self.replacing:
+                    return False
+                self.writer.rest()
+                self.words = _NO_WORDS
+                self.page.rest()
+                return True
+            except OSError:  # the next append to it will meet it
+                return False
+            finally:
+                if taken:
+                    lock.release()
+        raise AssertionError  # the iterator has no end
+
+    def wake(self) -> SegmentWriter:
+        """Return the writer, with its files open. Locked."""
+        if self.words is _NO_WORDS:  # first: an awake writer lets appends store into them
+            self.words = self.page.words
+        if self.writer.resting:
+            self.name_changes += self.writer.is_unopened  # it may make files
+            try:
+                self.writer.wake()
+            except FileNotFoundError as error:
+                self.fail_without_directory(error)
+            except OSError as error:
+                raise self.full(error) from error
+        return self.writer
+
+    def lost(self, problem: CommitLogError) -> CommitLogError:
+        """Take no more appends once the state page is gone; returns what to raise."""
+        self.fail(str(problem))
+        return problem
+
     # --- the set of segments
 
     def publish_layout(self, segments: Sequence[Segment]) -> None:
@@ -225,6 +280,7 @@ class LogState(LocalSource):
             self.mark = min(self.mark, self.next_offset)
             page.publish_layout(active.base_offset, active.size_bytes, self.next_offset, self.mark)
         self.segments = Layout.of(segments, page.generation)
+        self.words = page.words  # it may have rested
         self.end_change()  # last: as long as the generation is odd, Ctrl-C makes files and memory agree
 
     def end_change(self) -> None:
@@ -247,7 +303,7 @@ class LogState(LocalSource):
         """Seal the active segment and start another. Locked."""
         if not even_if_removed:
             self.check_linked()
-        old, before, counts = self.writer, self.segments.segments, self.counters.counts
+        old, before, counts = self.wake(), self.segments.segments, self.counters.counts
         position = old.segment.size_bytes
         try:
             self.page.begin_change()

@@ -27,7 +27,6 @@ from commitlog.replication.node_topic import NodePartition, NodeTopic
 from commitlog.replication.ports import Controller, Transport
 from commitlog.replication.remote.client_service import ClientService
 from commitlog.replication.settings import ReplicationConfig
-from commitlog.topics.topic_set import check_descriptors
 
 _logger = logging.getLogger("commitlog.replication")
 _FIRST_STATE_MS = 1000  # how long start() waits for the state in which the node has joined
@@ -77,7 +76,7 @@ class Node:
         self._stopped = False
         self._hosting = LocalTopics(log, node_id, self._attend)
         self._core = NodeCore(node_id, transport, controller, self.config, self._hosting)
-        self._clients = ClientService(_Host(self._core, controller, self._hosting))
+        self._clients = ClientService(_Host(self._core, controller, self._hosting, log))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -176,7 +175,7 @@ class Node:
     ) -> None:
         """Create a topic on so many nodes, and wait until it is known here and each partition is led."""
         settings = config.overrides() if isinstance(config, TopicConfig) else config or {}
-        check_descriptors(name, partitions)
+        self.log.check_room(name, partitions)
         self._controller.create_topic(name, partitions, replication_factor, settings)
         self._wait(name, timeout_ms, lambda state: self._is_ready(state, name))
 
@@ -199,7 +198,7 @@ class Node:
         """Let a topic grow to so many partitions. Keys hash over the new number from then on."""
         topic = self._core.state.topics.get(name)
         if topic is not None:
-            check_descriptors(name, partitions - len(topic.partitions))
+            self.log.check_room(name, partitions - len(topic.partitions))
         self._controller.add_partitions(name, partitions)
 
     def elect_preferred(self) -> None:
@@ -265,8 +264,8 @@ class Node:
 class _Host:
     """What answering clients asks of a node."""
 
-    def __init__(self, core: NodeCore, controller: Controller, hosting: LocalTopics) -> None:
-        self._core, self._controller, self._hosting = core, controller, hosting
+    def __init__(self, core: NodeCore, controller: Controller, hosting: LocalTopics, log: CommitLog) -> None:
+        self._core, self._controller, self._hosting, self._log = core, controller, hosting, log
 
     def state(self) -> ClusterState:
         self._check_joined()
@@ -306,7 +305,7 @@ class _Host:
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
     ) -> None:
         self._check_joined()
-        check_descriptors(name, partitions)
+        self._log.check_room(name, partitions)
         self._controller.create_topic(name, partitions, replication_factor, config)
 
     def delete_topic(self, name: str) -> None:

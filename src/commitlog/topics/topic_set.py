@@ -23,7 +23,7 @@ from commitlog.errors import (
 )
 from commitlog.ids import new_id
 from commitlog.locks import MUTEX_NAME, ProcessLock, writer_is_ready
-from commitlog.open_files import HandleCache
+from commitlog.open_files import OpenFiles
 from commitlog.partition import Partition
 from commitlog.partitions.recovery import RecoveryReport
 from commitlog.progress import Steps
@@ -40,7 +40,7 @@ from commitlog.topics.catalog import (
 
 Mode = Literal["r", "w", "shared"]
 _logger = logging.getLogger("commitlog.log")
-_DESCRIPTORS, _SPARE_DESCRIPTORS = 4, 32  # of a partition that is open for writing; for everything else
+_OF_PARTITION, _OF_SHARED, _SPARE = 4, 8, 32  # descriptors: of a partition, of a shared one, for all else
 
 
 class TopicSet:
@@ -64,7 +64,7 @@ class TopicSet:
         self._wake: Callable[[], None] = lambda: None
         self._topics: dict[str, Topic] = {}
         self._joined: dict[str, Topic] = {}  # internal topics of a log that is open for reading
-        self._cache = HandleCache(config.max_open_segments)
+        self._cache = OpenFiles(config.max_open_segments)
         self._clean = False
         self._make_mutex()
 
@@ -175,12 +175,21 @@ class TopicSet:
             return topic
 
     def _create(self, entry: TopicEntry, mode: Mode) -> Topic:
-        check_descriptors(entry.name, entry.partitions)
+        self.check_descriptors(entry.name, entry.partitions, mode)
         with self._catalog.new_partitions(entry):
             topic = self._open_topic(entry, mode)
             # crash: empty partition directories without a topic -> create_topic() takes them over
             self._store_or_abandon(entry, topic.partitions)
         return topic
+
+    def check_descriptors(self, name: str, partitions: int, mode: Mode | None = None) -> None:
+        """Refuse partitions for which this process could not open the files, before any is made."""
+        awake = min(partitions, self._cache.room) * _OF_PARTITION
+        needed = (partitions * _OF_SHARED if (mode or self._mode) == "shared" else awake) + _SPARE
+        left = files.descriptors_left()
+        if needed > left:
+            reason = f"{partitions} more partitions need {needed} file descriptors, and {left} are left"
+            raise TooManyOpenFilesError(name, reason)
 
     def delete(self, name: str) -> None:
         """Delete a topic and its files; readers that have them open keep what they read."""
@@ -203,7 +212,7 @@ class TopicSet:
             stored, count = self._stored(topic), len(topic.partitions)
             _check_count(partitions, stored.partitions)
             entry = replace(stored, partitions=partitions)
-            check_descriptors(topic.name, partitions - count)
+            self.check_descriptors(topic.name, partitions - count)
             with self._catalog.new_partitions(entry, stored.partitions):
                 new = self._open_partitions(entry, topic.config, self._mode, count)
                 # crash: empty partition directories beyond the topic's count -> the next call takes them over
@@ -365,14 +374,6 @@ def _check_count(partitions: object, least: int) -> None:
     if type(partitions) is not int or not least <= partitions <= MOST_PARTITIONS:
         grow = ": they only grow" if least > 1 else ""
         raise ConfigError("partitions", partitions, f"must be in [{least}, {MOST_PARTITIONS}]{grow}")
-
-
-def check_descriptors(name: str, partitions: int) -> None:
-    """Refuse partitions for which this process could not open the files, before any is made."""
-    needed, left = partitions * _DESCRIPTORS + _SPARE_DESCRIPTORS, files.descriptors_left()
-    if needed > left:
-        reason = f"{partitions} more partitions need {needed} file descriptors, and {left} are left"
-        raise TooManyOpenFilesError(name, reason)
 
 
 def _outdated(topic: Topic, entry: TopicEntry) -> bool:
