@@ -14,7 +14,7 @@ from soak import SEED, SOAK, count
 
 import commitlog
 from commitlog import Record
-from commitlog.partitions import reader
+from commitlog.partitions import sources
 
 from . import zygote
 from .children import WRITERS, Progress, read_value
@@ -68,7 +68,7 @@ def check(partition: Any, progress: Progress) -> list[Record]:
 def test_nothing_acknowledged_is_lost_and_nothing_torn_is_served(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "CHANGE_SECONDS", 0.0)  # nobody lives who could end a change
+    monkeypatch.setattr(sources, "CHANGE_SECONDS", 0.0)  # nobody lives who could end a change
     chance = random.Random(f"{SEED} {kind}")
     done = 0
     while done < ROUNDS:

@@ -13,6 +13,7 @@ from soak import SEED, SOAK, count
 import commitlog
 from commitlog.partitions.counters import Counters
 from commitlog.partitions.page import StatePage
+from commitlog.partitions.state import LogState
 from commitlog.segment import segment_path
 from commitlog.segment_writer import SegmentWriter
 
@@ -95,12 +96,12 @@ def test_a_writer_that_dies_between_a_roll_and_its_append_keeps_nobody_from_goin
         one = dying.create_topic("t", config=CONFIG).partition(0)
         other = open_partition(living)
 
-        def die() -> None:
+        def die(_: LogState) -> None:
             one._state.lock.skip_leaving()  # its mark stays
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(one, "_save_producers", die)
+            patch.setattr(LogState, "save_producers", die)
             append_to(one, 100)
         end = one.next_offset
         assert len(segment_files(path)) == 2
