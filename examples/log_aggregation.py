@@ -1,6 +1,6 @@
 """Log lines of several processes in one place, through Python's own logging; and a look at what went wrong.
 
-Each service is a process that opens the log with shared=True: no agent and no server collects anything. Who
+Each service is a process that opens the log with mode="shared": no agent and no server collects anything. Who
 looks opens it with mode="r", finds the first error, and merges what all said around that time.
 
     python examples/log_aggregation.py
@@ -40,7 +40,7 @@ class CommitLogHandler(logging.Handler):
 
 def run_service(path: str, service: str) -> None:
     """One of the processes: it logs as ever, every second of ten minutes, and knows nothing of the others."""
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         logger = logging.Logger(service)
         logger.addHandler(CommitLogHandler(log, "logs", service))
         for second in range(600):

@@ -26,7 +26,7 @@ def work(path: str, number: int, killed_at: int | None) -> None:
     how = {"enable_auto_commit": False, "max_poll_records": 10}
     alive = {"session_timeout_ms": 3_000, "heartbeat_interval_ms": 200}
     with (
-        commitlog.open(path, shared=True) as log,
+        commitlog.open(path, mode="shared") as log,
         log.consumer("jobs", group_id="workers", client_id=f"worker-{number}", **how, **alive) as consumer,
     ):
         results, done = log.topic("results"), 0
@@ -53,7 +53,7 @@ def wait_for_workers(log: commitlog.CommitLog) -> None:
 
 
 def main(path: str) -> None:
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         log.create_topic("results", config={"cleanup_policy": "compact"})
         jobs = log.create_topic("jobs", partitions=8)
         spawn = multiprocessing.get_context("spawn")

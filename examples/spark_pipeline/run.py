@@ -68,7 +68,7 @@ def main(folder: Path) -> Audit:
     """Run all of it."""
     path, checkpoints, archived = (str(folder / name) for name in ("log", "checkpoints", "archive"))
     print(f"1. raw events, in {path}")
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         create(log)
         print(f"   {events.append_all(log)} records", flush=True)
 

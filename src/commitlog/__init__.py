@@ -122,23 +122,21 @@ logging.getLogger("commitlog").addHandler(logging.NullHandler())  # quiet, unles
 def open(
     path: str | os.PathLike[str],
     *,
-    mode: Literal["r", "w"] = "w",
+    mode: Literal["r", "w", "shared"] = "w",
     config: LogConfig | None = None,
-    shared: bool = False,
     progress: Progress | None = None,
 ) -> CommitLog:
     """Open a directory of topics.
 
-    In mode "w" the directory is created if need be and locked: one process writes, LogLockedError tells
-    the second which. In mode "r" nothing is written but the offsets of consumer groups and what quotas
+    In mode "w" the directory is created if need be and locked: one process writes, and LogLockedError names
+    it to the second. In mode "shared" any number of processes write the log, all in that mode; each append
+    takes a file lock. In mode "r" nothing is written but the offsets of consumer groups and what quotas
     count, and any number of processes may read along.
 
-    With `shared`, any number of processes that say so write the same log, each append under a file lock.
-
-    A log that was not closed is checked where it may be torn, in mode "r" when a topic is asked for: then
-    `progress` is told how many bytes are done, of how many in all as far as that is known.
+    A log that was not closed is checked where it may be torn, in mode "r" when a topic is asked for:
+    `progress` is then called with the bytes done, and the bytes in all as far as they are known.
     """
-    return CommitLog.open(path, mode, config, shared=shared, progress=progress)
+    return CommitLog.open(path, mode, config, progress=progress)
 
 
 def connect(

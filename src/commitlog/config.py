@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from difflib import get_close_matches
+from typing import Any, Literal, Self, TypedDict
 
 from commitlog.errors import ConfigError
 
@@ -57,8 +58,14 @@ class Config:
         known = {setting.name for setting in fields(cls)}
         for name, value in settings.items():
             if name not in known:
-                raise ConfigError(name, value, f"no such setting; there are {', '.join(sorted(known))}")
+                raise _unknown(name, value, sorted(known))
         return cls(**settings)
+
+
+def _unknown(name: str, value: Any, known: Sequence[str]) -> ConfigError:
+    similar = get_close_matches(name.replace(".", "_"), known, 1)
+    hint = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(known)}"
+    return ConfigError(name, value, f"no such setting; {hint}")
 
 
 def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
@@ -154,7 +161,7 @@ class TopicConfig(Config):
         for name, value in changes.items():
             ours = name.replace(".", "_")
             if ours not in types:
-                raise ConfigError(name, value, f"no such setting; there are {', '.join(types)}")
+                raise _unknown(name, value, list(types))
             known[ours] = _from_text(ours, value, str(types[ours]))
         return replace(self, **known)
 
@@ -316,3 +323,41 @@ __all__ = [
     "Config", "ConsumerConfig", "LogConfig", "ProducerConfig", "TopicConfig", "between", "fraction",
     "function", "one_of",
 ]  # fmt: skip
+
+
+class ProducerSettings(TypedDict, total=False):
+    """The settings of ProducerConfig, as keyword arguments."""
+
+    acks: Literal[0, 1, "all"]
+    batch_size: int
+    buffer_memory: int
+    client_id: str
+    compression_type: Literal["topic"] | CompressionType
+    delivery_timeout_ms: int
+    enable_idempotence: bool
+    key_serializer: Callable[[Any], bytes | None] | None
+    linger_ms: int
+    max_block_ms: int
+    retry_backoff_ms: int
+    value_serializer: Callable[[Any], bytes | None] | None
+
+
+class ConsumerSettings(TypedDict, total=False):
+    """The settings of ConsumerConfig, as keyword arguments."""
+
+    auto_commit_interval_ms: int
+    auto_offset_reset: Literal["earliest", "latest", "none"]
+    client_id: str
+    consumer_timeout_ms: int
+    enable_auto_commit: bool
+    fetch_max_bytes: int
+    group_id: str | None
+    group_instance_id: str | None
+    heartbeat_interval_ms: int
+    isolation_level: Literal["read_uncommitted", "read_committed"]
+    key_deserializer: Callable[[bytes | None], Any] | None
+    max_poll_interval_ms: int
+    max_poll_records: int
+    partition_assignment_strategy: str | Sequence[str]
+    session_timeout_ms: int
+    value_deserializer: Callable[[bytes | None], Any] | None

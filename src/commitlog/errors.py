@@ -6,19 +6,26 @@ multiprocessing ship them between processes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class CommitLogError(Exception):
     """The base of all errors raised by commitlog."""
 
-    template = "{0}"
+    fields: tuple[str, ...] = ("reason",)
+    template = "{reason}"
 
-    def __init__(self, *fields: Any) -> None:
-        super().__init__(*fields)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        vars(self).update(zip(self.fields, arguments, strict=False))
 
     def __str__(self) -> str:
-        return self.template.format(*self.args)
+        return self.template.format(**vars(self))
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, field: str) -> Any:
+            """Each field is an attribute, too."""
 
 
 # --- the caller's arguments ----------------------------------------------------------------------
@@ -27,67 +34,81 @@ class CommitLogError(Exception):
 class ConfigError(CommitLogError, ValueError):
     """A setting has a value outside its range: ``ConfigError(field, value, allowed)``."""
 
-    template = "{0} = {1!r}: {2}"
+    fields = ("field", "value", "allowed")
+    template = "{field} = {value!r}: {allowed}"
 
 
 class InvalidTopicError(CommitLogError, ValueError):
     """A topic name that cannot be used: ``InvalidTopicError(name)``."""
 
-    template = "topic name {0!r}: must match [A-Za-z0-9._-]{{1,249}} and not be '.' or '..'"
+    fields = ("name",)
+    template = "topic name {name!r}: must match [A-Za-z0-9._-]{{1,249}} and not be '.' or '..'"
 
 
 class InvalidRecordError(CommitLogError, ValueError):
     """A record that cannot be stored: ``InvalidRecordError(index, reason)``."""
 
-    template = "record {0}: {1}"
+    fields = ("index", "reason")
+    template = "record {index}: {reason}"
 
 
 class RecordTooLargeError(CommitLogError, ValueError):
     """A record above max_message_bytes: ``RecordTooLargeError(index, size_bytes, limit_bytes)``."""
 
-    template = "record {0} has {1} bytes, max_message_bytes is {2}"
+    fields = ("index", "size_bytes", "limit_bytes")
+    template = "record {index} has {size_bytes} bytes, max_message_bytes is {limit_bytes}"
 
 
 class BatchTooLargeError(CommitLogError, ValueError):
     """A batch above a limit of its topic or of the format: ``BatchTooLargeError(size, limit, what)``."""
 
-    template = "a batch of {0} {2}, the limit is {1}; append fewer records at a time"
+    fields = ("size", "limit", "what")
+    template = "a batch of {size} {what}, the limit is {limit}; append fewer records at a time"
 
 
 class OffsetOutOfRangeError(CommitLogError, LookupError):
     """An offset outside the log: ``OffsetOutOfRangeError(where, offset, start_offset, next_offset)``."""
 
-    template = "{0}: offset {1} is outside [{2}, {3})"
+    fields = ("where", "offset", "start_offset", "next_offset")
+    template = "{where}: offset {offset} is outside [{start_offset}, {next_offset})"
 
 
 class UnknownTopicError(CommitLogError, LookupError):
-    """There is no such topic: ``UnknownTopicError(name)``."""
+    """There is no such topic: ``UnknownTopicError(name, similar)``."""
 
-    template = "no topic {0!r}"
+    fields = ("name", "similar")
+    similar: str | None = None  # a topic that there is, with a name much like it
+
+    def __str__(self) -> str:
+        return f"no topic {self.name!r}" + (f"; did you mean {self.similar!r}?" if self.similar else "")
 
 
 class UnknownPartitionError(CommitLogError, LookupError):
     """The topic has no such partition: ``UnknownPartitionError(topic, partition, count)``."""
 
-    template = "topic {0!r} has no partition {1}; it has {2}, numbered from 0"
+    fields = ("topic", "partition", "count")
+    template = "topic {topic!r} has no partition {partition}; it has {count}, numbered from 0"
 
 
 class TopicExistsError(CommitLogError):
     """The topic is there already: ``TopicExistsError(name)``."""
 
-    template = "topic {0!r} exists already"
+    fields = ("name",)
+    template = "topic {name!r} exists already"
 
 
 class AssignmentError(CommitLogError):
     """An assignor leaves a partition out, or gives it wrongly: ``AssignmentError(assignor, reason)``."""
 
-    template = "assignor {0!r}: {1}"
+    fields = ("assignor", "reason")
+    template = "assignor {assignor!r}: {reason}"
 
 
 class MissingDependencyError(CommitLogError, ImportError):
     """An optional package is needed: ``MissingDependencyError(feature, package)``."""
 
-    template = "{0} needs the package {1}; install it with: pip install {1}"
+    fields = ("feature", "package")
+    template = "{feature} needs the package {package}; install it with: pip install {package}"
 
 
 # --- the state of a handle -----------------------------------------------------------------------
@@ -96,25 +117,29 @@ class MissingDependencyError(CommitLogError, ImportError):
 class ClosedError(CommitLogError):
     """The log was closed: ``ClosedError(what)``."""
 
-    template = "{0} is closed"
+    fields = ("what",)
+    template = "{what} is closed"
 
 
 class ReadOnlyError(CommitLogError):
     """A write through a handle opened with mode="r": ``ReadOnlyError(what)``."""
 
-    template = "{0} was opened with mode='r'; open the log with mode='w' to change it"
+    fields = ("what",)
+    template = "{what} was opened with mode='r'; open the log with mode='w' to change it"
 
 
 class ForkedError(CommitLogError):
     """A write through a handle inherited over fork: ``ForkedError(what)``."""
 
-    template = "{0} was opened before os.fork(); a forked child must open the log for itself"
+    fields = ("what",)
+    template = "{what} was opened before os.fork(); a forked child must open the log for itself"
 
 
 class PartitionFailedError(CommitLogError):
     """The disk failed earlier, so nothing more is written: ``PartitionFailedError(what, cause)``."""
 
-    template = "{0} stopped taking appends after a disk error ({1}); close the log and open it again"
+    fields = ("what", "cause")
+    template = "{what} stopped taking appends after a disk error ({cause}); close the log and open it again"
 
 
 class OutOfOrderSequenceError(CommitLogError):
@@ -123,7 +148,8 @@ class OutOfOrderSequenceError(CommitLogError):
     ``OutOfOrderSequenceError(partition, producer_id, sequence, expected)``
     """
 
-    template = "{0}: producer {1} sends sequence {2}, but {3} is the next"
+    fields = ("partition", "producer_id", "sequence", "expected")
+    template = "{partition}: producer {producer_id} sends sequence {sequence}, but {expected} is the next"
 
 
 class ProducerFencedError(CommitLogError):
@@ -132,7 +158,10 @@ class ProducerFencedError(CommitLogError):
     ``ProducerFencedError(partition, producer_id, epoch, current_epoch)``
     """
 
-    template = "{0}: producer {1} has epoch {2}, but epoch {3} has written since"
+    fields = ("partition", "producer_id", "epoch", "current_epoch")
+    template = (
+        "{partition}: producer {producer_id} has epoch {epoch}, but epoch {current_epoch} has written since"
+    )
 
 
 class UnfinishedPublicationError(CommitLogError):
@@ -141,19 +170,27 @@ class UnfinishedPublicationError(CommitLogError):
     ``UnfinishedPublicationError(txn_id, epoch, cause)``
     """
 
-    template = "epoch {1} of {0!r} is committed, but not all of it is appended yet ({2}); publish again"
+    fields = ("txn_id", "epoch", "cause")
+    template = (
+        "epoch {epoch} of {txn_id!r} is committed, but not all of it is appended yet ({cause}); publish again"
+    )
 
 
 class BufferFullError(CommitLogError, TimeoutError):
     """Records wait for a sync that does not come: ``BufferFullError(buffer_memory, max_block_ms)``."""
 
-    template = "more than buffer_memory = {0} bytes still wait to be synced after max_block_ms = {1}"
+    fields = ("buffer_memory", "max_block_ms")
+    template = (
+        "more than buffer_memory = {buffer_memory} bytes still wait to be synced after "
+        "max_block_ms = {max_block_ms}"
+    )
 
 
 class DeliveryTimeoutError(CommitLogError, TimeoutError):
     """It is not known yet what became of a record: ``DeliveryTimeoutError(topic, seconds)``."""
 
-    template = "a record for topic {0!r} is still on its way after {1} s"
+    fields = ("topic", "seconds")
+    template = "a record for topic {topic!r} is still on its way after {seconds} s"
 
 
 # --- consumers and groups ---------------------------------------------------------------------------
@@ -162,13 +199,15 @@ class DeliveryTimeoutError(CommitLogError, TimeoutError):
 class NotAssignedError(CommitLogError, LookupError):
     """The consumer does not read this partition: ``NotAssignedError(topic, partition)``."""
 
-    template = "{0}-{1} is not assigned to this consumer"
+    fields = ("topic", "partition")
+    template = "{topic}-{partition} is not assigned to this consumer"
 
 
 class NoOffsetError(CommitLogError, LookupError):
     """Nothing says where to start, and auto_offset_reset is "none": ``NoOffsetError(topic, partition)``."""
 
-    template = "no offset is committed for {0}-{1}, and auto_offset_reset is 'none'"
+    fields = ("topic", "partition")
+    template = "no offset is committed for {topic}-{partition}, and auto_offset_reset is 'none'"
 
 
 class DeserializationError(CommitLogError, ValueError):
@@ -177,7 +216,8 @@ class DeserializationError(CommitLogError, ValueError):
     ``DeserializationError(topic, partition, offset, cause)``
     """
 
-    template = "{0}-{1}, offset {2}: {3}"
+    fields = ("topic", "partition", "offset", "cause")
+    template = "{topic}-{partition}, offset {offset}: {cause}"
 
 
 class CommitFailedError(CommitLogError):
@@ -186,7 +226,8 @@ class CommitFailedError(CommitLogError):
     ``CommitFailedError(group, reason)``
     """
 
-    template = "group {0!r}: {1}"
+    fields = ("group", "reason")
+    template = "group {group!r}: {reason}"
 
 
 class RebalanceInProgressError(CommitFailedError):
@@ -195,7 +236,8 @@ class RebalanceInProgressError(CommitFailedError):
     ``RebalanceInProgressError(group, generation)``
     """
 
-    template = "group {0!r} is rebalancing, to generation {1}"
+    fields = ("group", "generation")
+    template = "group {group!r} is rebalancing, to generation {generation}"
 
 
 class FencedMemberError(CommitLogError):
@@ -204,25 +246,29 @@ class FencedMemberError(CommitLogError):
     ``FencedMemberError(group, instance)``
     """
 
-    template = "group {0!r}: another member has joined as {1!r}"
+    fields = ("group", "instance")
+    template = "group {group!r}: another member has joined as {instance!r}"
 
 
 class InconsistentGroupError(CommitLogError, ValueError):
     """The members know no strategy in common: ``InconsistentGroupError(strategies, current)``."""
 
-    template = "no member knows any of the strategies {0}; the group uses {1!r}"
+    fields = ("strategies", "current")
+    template = "no member knows any of the strategies {strategies}; the group uses {current!r}"
 
 
 class GroupNotEmptyError(CommitLogError):
     """The group has members: ``GroupNotEmptyError(group, count)``."""
 
-    template = "group {0!r} has {1} members; stop them first"
+    fields = ("group", "count")
+    template = "group {group!r} has {count} members; stop them first"
 
 
 class UnknownGroupError(CommitLogError, LookupError):
     """There is no such group: ``UnknownGroupError(group)``."""
 
-    template = "no group {0!r}"
+    fields = ("group",)
+    template = "no group {group!r}"
 
 
 # --- replication ------------------------------------------------------------------------------------
@@ -231,7 +277,8 @@ class UnknownGroupError(CommitLogError, LookupError):
 class NotLeaderError(CommitLogError):
     """Another node leads the partition, or none does: ``NotLeaderError(name, leader)``."""
 
-    template = "{0} is not led here; its leader is {1}"
+    fields = ("name", "leader")
+    template = "{name} is not led here; its leader is {leader}"
 
 
 class LeadershipLostError(NotLeaderError):
@@ -240,31 +287,38 @@ class LeadershipLostError(NotLeaderError):
     A plain NotLeaderError says that nothing was appended: ``LeadershipLostError(name, leader)``.
     """
 
-    template = "{0} was led here when it took the records; its leader is {1} now, and may not have them"
+    fields = ("name", "leader")
+    template = (
+        "{name} was led here when it took the records; its leader is {leader} now, and may not have them"
+    )
 
 
 class FencedEpochError(CommitLogError):
     """The other side knows an older leader epoch: ``FencedEpochError(name, epoch, current)``."""
 
-    template = "{0}: leader epoch {1} is over, {2} has begun"
+    fields = ("name", "epoch", "current")
+    template = "{name}: leader epoch {epoch} is over, {current} has begun"
 
 
 class UnknownEpochError(CommitLogError):
     """The other side knows a newer leader epoch: ``UnknownEpochError(name, epoch, current)``."""
 
-    template = "{0}: leader epoch {1} is not known here yet, only {2}"
+    fields = ("name", "epoch", "current")
+    template = "{name}: leader epoch {epoch} is not known here yet, only {current}"
 
 
 class IsrRefusedError(CommitLogError):
     """A leader's proposal of who is in sync does not count: ``IsrRefusedError(name, reason)``."""
 
-    template = "{0}: the proposed ISR is refused, {1}"
+    fields = ("name", "reason")
+    template = "{name}: the proposed ISR is refused, {reason}"
 
 
 class InvalidReplicasError(CommitLogError, ValueError):
     """Partitions or replicas that a topic cannot have: ``InvalidReplicasError(name, reason)``."""
 
-    template = "{0}: {1}"
+    fields = ("name", "reason")
+    template = "{name}: {reason}"
 
 
 class NotEnoughReplicasError(CommitLogError):
@@ -273,7 +327,11 @@ class NotEnoughReplicasError(CommitLogError):
     ``NotEnoughReplicasError(name, isr_size, min_insync_replicas)``
     """
 
-    template = "{0}: {1} replicas are in sync, min_insync_replicas is {2}; nothing was appended"
+    fields = ("name", "isr_size", "min_insync_replicas")
+    template = (
+        "{name}: {isr_size} replicas are in sync, min_insync_replicas is {min_insync_replicas}; "
+        "nothing was appended"
+    )
 
 
 class NotEnoughReplicasAfterAppendError(CommitLogError):
@@ -282,55 +340,69 @@ class NotEnoughReplicasAfterAppendError(CommitLogError):
     ``NotEnoughReplicasAfterAppendError(name, isr_size, min_insync_replicas)``
     """
 
-    template = "{0}: appended, but only {1} replicas are in sync, min_insync_replicas is {2}"
+    fields = ("name", "isr_size", "min_insync_replicas")
+    template = (
+        "{name}: appended, but only {isr_size} replicas are in sync, min_insync_replicas is "
+        "{min_insync_replicas}"
+    )
 
 
 class ReplicationTimeoutError(CommitLogError, TimeoutError):
     """Nobody said in time that it is done; it may be: ``ReplicationTimeoutError(name, timeout_ms)``."""
 
-    template = "{0}: not acknowledged after {1} ms; it may have been done, or be done yet"
+    fields = ("name", "timeout_ms")
+    template = "{name}: not acknowledged after {timeout_ms} ms; it may have been done, or be done yet"
 
 
 class ConnectionFailedError(CommitLogError, ConnectionError):
     """A node cannot be reached: ``ConnectionFailedError(address, cause)``."""
 
-    template = "{0} cannot be reached: {1}"
+    fields = ("address", "cause")
+    template = "{address} cannot be reached: {cause}"
 
 
 class AuthenticationError(CommitLogError):
     """One side did not prove who it is: ``AuthenticationError(address, cause)``."""
 
-    template = "{0}: {1}"
+    fields = ("address", "cause")
+    template = "{address}: {cause}"
 
 
 class AuthorizationError(CommitLogError):
     """A request that this peer may not make: ``AuthorizationError(request, peer, required)``."""
 
-    template = "{0} is refused: this connection has the rights of {1}, and that takes those of {2}"
+    fields = ("request", "peer", "required")
+    template = (
+        "{request} is refused: this connection has the rights of {peer}, and that takes those of {required}"
+    )
 
 
 class FrameTooLargeError(CommitLogError, ValueError):
     """A message above the limit of a connection: ``FrameTooLargeError(size, limit)``."""
 
-    template = "a message of {0} bytes, max_frame_bytes is {1}"
+    fields = ("size", "limit")
+    template = "a message of {size} bytes, max_frame_bytes is {limit}"
 
 
 class ProtocolError(CommitLogError):
     """The other side sent what is no message: ``ProtocolError(address, cause)``."""
 
-    template = "{0}: {1}"
+    fields = ("address", "cause")
+    template = "{address}: {cause}"
 
 
 class NoControllerError(CommitLogError):
     """Nobody keeps the cluster's state at the moment: ``NoControllerError(cause)``."""
 
-    template = "no controller can be reached: {0}"
+    fields = ("cause",)
+    template = "no controller can be reached: {cause}"
 
 
 class StaleNodeError(CommitLogError):
     """The node was registered again since, elsewhere: ``StaleNodeError(node_id)``."""
 
-    template = "node {0} has registered again since; this one has to end"
+    fields = ("node_id",)
+    template = "node {node_id} has registered again since; this one has to end"
 
 
 class NotJoinedError(CommitLogError):
@@ -339,13 +411,15 @@ class NotJoinedError(CommitLogError):
     ``NotJoinedError(node_id, reason)``
     """
 
-    template = "node {0} is not in its cluster: {1}"
+    fields = ("node_id", "reason")
+    template = "node {node_id} is not in its cluster: {reason}"
 
 
 class WrongClusterError(CommitLogError):
     """The other side belongs to another cluster: ``WrongClusterError(cluster_id, other_id)``."""
 
-    template = "this side belongs to cluster {0}, the other to cluster {1}"
+    fields = ("cluster_id", "other_id")
+    template = "this side belongs to cluster {cluster_id}, the other to cluster {other_id}"
 
 
 class StaleControllerError(CommitLogError):
@@ -356,8 +430,10 @@ class StaleControllerError(CommitLogError):
     ``StaleControllerError(known_version, version)``
     """
 
+    fields = ("known_version", "version")
     template = (
-        "the controller's state, version {1}, does not follow version {0}, which a node has taken in: "
+        "the controller's state, version {version}, does not follow version {known_version}, which "
+        "a node has taken in: "
         "it was restored from an older copy, or the node was away for too long"
     )
 
@@ -368,13 +444,17 @@ class TopicReplacedError(CommitLogError, LookupError):
     ``TopicReplacedError(topic, wanted_id, present_id)``
     """
 
-    template = "topic {0!r} with the id {1} is not here; the one of that name has the id {2}"
+    fields = ("topic", "wanted_id", "present_id")
+    template = (
+        "topic {topic!r} with the id {wanted_id} is not here; the one of that name has the id {present_id}"
+    )
 
 
 class ClusterTooLargeError(CommitLogError, ValueError):
     """The state of the cluster would be too large to be sent: ``ClusterTooLargeError(name, size, limit)``."""
 
-    template = "{0}: the state of the cluster would have up to {1} bytes, the limit is {2}"
+    fields = ("name", "size", "limit")
+    template = "{name}: the state of the cluster would have up to {size} bytes, the limit is {limit}"
 
 
 # --- the disk and what is on it ------------------------------------------------------------------
@@ -383,58 +463,56 @@ class ClusterTooLargeError(CommitLogError, ValueError):
 class LogLockedError(CommitLogError):
     """Another process has the log open for writing: ``LogLockedError(path, owner, remedy)``."""
 
-    template = "{0} is open for writing in {1}; {2}"
+    fields = ("path", "owner", "remedy")
+    template = "{path} is open for writing in {owner}; {remedy}"
 
 
 class NotALogError(CommitLogError):
     """The directory holds something else: ``NotALogError(path, reason)``."""
 
-    template = "{0} is not a commitlog directory: {1}"
+    fields = ("path", "reason")
+    template = "{path} is not a commitlog directory: {reason}"
 
 
 class UnsupportedFormatError(CommitLogError):
     """Written by a newer commitlog: ``UnsupportedFormatError(where, found, supported)``."""
 
-    template = "{0} has format {1}; this version of commitlog reads up to {2}"
+    fields = ("where", "found", "supported")
+    template = "{where} has format {found}; this version of commitlog reads up to {supported}"
 
 
 class CorruptionError(CommitLogError):
     """Bytes that a crash cannot explain: ``CorruptionError(path, position, reason)``."""
 
-    template = "{0}, byte {1}: {2}"
-
-    @property
-    def path(self) -> str:
-        """The damaged file."""
-        return str(self.args[0])
-
-    @property
-    def position(self) -> int:
-        """The first byte of the damaged batch or entry."""
-        return int(self.args[1])
-
-    @property
-    def reason(self) -> str:
-        """What is wrong there."""
-        return str(self.args[2])
+    fields = ("path", "position", "reason")
+    template = "{path}, byte {position}: {reason}"
+    path: str
+    position: int  # the first byte of the damaged batch or entry
+    reason: str
 
 
 class DataLossError(CommitLogError):
     """A query is to read records that are not there any more: ``DataLossError(where, what)``."""
 
-    template = "{0}: {1}; with failOnDataLoss = false the query goes on with what is there"
+    fields = ("where", "what")
+    template = "{where}: {what}; with failOnDataLoss = false the query goes on with what is there"
 
 
 class PathNotMountedError(CommitLogError):
     """A worker of a cluster does not see the log: ``PathNotMountedError(path, host, cause)``."""
 
-    template = "{0} cannot be read on host {1} ({2}); it must be mounted at that path on all hosts"
+    fields = ("path", "host", "cause")
+    template = "{path} cannot be read on host {host} ({cause}); it must be mounted at that path on all hosts"
 
 
 class WrongLogError(CommitLogError):
     """Another log is at this path: ``WrongLogError(path, host, expected_log_id, found_log_id)``."""
 
-    template = "{0} on host {1} is log {3}, not log {2}; the same log must be mounted there on all hosts"
+    fields = ("path", "host", "expected_log_id", "found_log_id")
+    template = (
+        "{path} on host {host} is log {found_log_id}, not log {expected_log_id}; the same log "
+        "must be mounted there on all hosts"
+    )
 
 
 class TornTailError(CommitLogError):
@@ -443,16 +521,22 @@ class TornTailError(CommitLogError):
     ``TornTailError(path, position, torn_bytes)``
     """
 
-    template = "{0}, byte {1}: {2} bytes of an unfinished append; open with recovery_mode='cut' to drop them"
+    fields = ("path", "position", "torn_bytes")
+    template = (
+        "{path}, byte {position}: {torn_bytes} bytes of an unfinished append; open with "
+        "recovery_mode='cut' to drop them"
+    )
 
 
 class DiskFullError(CommitLogError, OSError):
     """No room for the append, which was rolled back: ``DiskFullError(path, cause)``."""
 
-    template = "{0}: {1}; nothing was appended"
+    fields = ("path", "cause")
+    template = "{path}: {cause}; nothing was appended"
 
 
 class TooManyOpenFilesError(CommitLogError, OSError):
     """The process may not open as many files as it takes: ``TooManyOpenFilesError(what, reason)``."""
 
-    template = "{0}: {1}; raise the limit of open files (ulimit -n) or use fewer partitions"
+    fields = ("what", "reason")
+    template = "{what}: {reason}; raise the limit of open files (ulimit -n) or use fewer partitions"

@@ -157,15 +157,15 @@ def _refusal(directory: str, fd: int, shared: bool) -> LogLockedError:
         owner = f"process{'es' if len(found) > 1 else ''} {', '.join(found)}" if found else "other processes"
         return LogLockedError(
             directory,
-            f"{owner} with shared=True",
-            'open it with shared=True here, too, or with mode="r" to read it',
+            f"{owner} with mode='shared'",
+            'open it with mode="shared" here, too, or with mode="r" to read it',
         )
     owner = _describe(os.pread(fd, 1000, 0).decode(errors="replace"))
     where = "there" if shared else "in every process"
     return LogLockedError(
         directory,
         owner,
-        f'close it there, or open it with shared=True {where}; mode="r" reads it meanwhile',
+        f'close it there, or open it with mode="shared" {where}; mode="r" reads it meanwhile',
     )
 
 

@@ -8,16 +8,30 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self, Unpack
 
 from commitlog.batches.staged import StagedFile
 from commitlog.clients.consumer import Consumer
 from commitlog.clients.producer import Producer
 from commitlog.clients.quotas import Quota, Quotas
 from commitlog.clients.rate_limit import Throttle
-from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
-from commitlog.errors import ClosedError, CommitLogError, ConfigError, ForkedError, ReadOnlyError
+from commitlog.config import (
+    ConsumerConfig,
+    ConsumerSettings,
+    LogConfig,
+    ProducerConfig,
+    ProducerSettings,
+    TopicConfig,
+)
+from commitlog.errors import (
+    ClosedError,
+    CommitLogError,
+    ConfigError,
+    ForkedError,
+    ReadOnlyError,
+    TopicExistsError,
+)
 from commitlog.groups.admin import GroupDescription, Groups
 from commitlog.groups.member import GroupMember
 from commitlog.groups.offsets import TOPIC as OFFSETS_TOPIC
@@ -76,17 +90,15 @@ class CommitLog:
     def open(
         cls,
         path: str | os.PathLike[str],
-        mode: Literal["r", "w"],
+        mode: Mode,
         config: LogConfig | None,
         *,
-        shared: bool = False,
         progress: Progress | None = None,
     ) -> Self:
         """Open a directory; see commitlog.open."""
-        if mode not in ("r", "w"):
-            raise ConfigError("mode", mode, "must be 'r' or 'w'")
-        if shared and mode == "r":
-            raise ConfigError("shared", shared, "is for writers; any number of readers may open a log")
+        if mode not in ("r", "w", "shared"):
+            raise ConfigError("mode", mode, "must be 'r', 'w' or 'shared'")
+        shared = mode == "shared"
         if config is not None and not isinstance(config, LogConfig):
             raise ConfigError("config", config, "must be a LogConfig")
         name = os.path.abspath(os.fspath(path))
@@ -168,11 +180,24 @@ class CommitLog:
         self._topics.check_descriptors(name, partitions)
 
     def create_topic(
-        self, name: str, partitions: int = 1, config: TopicConfig | Mapping[str, Any] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        config: TopicConfig | Mapping[str, Any] | None = None,
+        *,
+        exists_ok: bool = False,
     ) -> Topic:
-        """Create a topic; `config` may be a dictionary, over the log's topic_defaults."""
+        """Create a topic; `config` may be a dictionary, over the log's topic_defaults.
+
+        With `exists_ok`, a topic that is there already is returned as it is; else TopicExistsError.
+        """
         self._check_writable()
-        return self._topics.create(name, partitions, config)
+        try:
+            return self._topics.create(name, partitions, config)
+        except TopicExistsError:
+            if not exists_ok:
+                raise
+            return self._topics.find(name)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its files and what groups have committed for it.
@@ -187,7 +212,7 @@ class CommitLog:
 
     # --- clients
 
-    def producer(self, **settings: Any) -> Producer:
+    def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
         """Return a producer; the settings are those of ProducerConfig."""
         self._check_writable()
         config = ProducerConfig.of(settings)
@@ -195,7 +220,7 @@ class CommitLog:
         self._clients.add(producer)
         return producer
 
-    def consumer(self, *topics: str, **settings: Any) -> Consumer:
+    def consumer(self, *topics: str | Iterable[str], **settings: Unpack[ConsumerSettings]) -> Consumer:
         """Return a consumer, of these topics if there are any; the settings are those of ConsumerConfig.
 
         It may be one of a log that is open for reading: then only the offsets of its group are written.
@@ -206,7 +231,8 @@ class CommitLog:
         self._clients.add(consumer)
         if topics:
             try:
-                consumer.subscribe(topics)
+                names = [[one] if isinstance(one, str) else one for one in topics]
+                consumer.subscribe([name for some in names for name in some])
             except BaseException:
                 consumer.close()
                 raise

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from commitlog import notebook
 from commitlog.batches.encode import EncodedBatch
 from commitlog.config import TopicConfig
 from commitlog.errors import InvalidRecordError, ReadOnlyError, RecordTooLargeError, UnknownPartitionError
@@ -74,6 +75,11 @@ class PartitionedTopic(Generic[P_co]):
         if not 0 <= number < len(self._partitions):
             raise UnknownPartitionError(self.name, number, len(self._partitions))
         return self._partitions[number]
+
+    def _repr_html_(self) -> str:
+        rows = [(number, one.start_offset, one.next_offset) for number, one in enumerate(self._partitions)]
+        head = ("partition", "start_offset", "next_offset")
+        return notebook.table(repr(self), head, rows[: notebook.ROWS], len(rows) > notebook.ROWS)
 
     def __getitem__(self, number: int) -> P_co:
         return self.partition(number)

@@ -98,7 +98,7 @@ def test_a_log_in_use_is_one_sentence_that_names_its_owner(command: list[str], t
 
 
 def test_a_log_in_use_can_be_looked_at_and_written_where_it_is_shared(tmp_path: Path) -> None:
-    with commitlog.open(tmp_path, shared=True) as log:
+    with commitlog.open(tmp_path, mode="shared") as log:
         log.create_topic("t").append(b"first")
         ok("produce", tmp_path, "t", "--shared", stdin="second\n")
         assert ok("consume", tmp_path, "t") == "first\nsecond\n"

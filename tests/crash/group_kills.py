@@ -109,7 +109,7 @@ def write_numbered(journal: Journal, path: str, name: str, producer_id: int, see
     for what, *line in read(journal.path):
         if what == "numbered":
             sequences[line[0]] = max(sequences[line[0]], line[1] + line[3])
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         topic = log.topic("t")
         while not told.to_stop:
             partition = chance.randrange(PARTITIONS)
@@ -136,7 +136,7 @@ def write_through_a_producer(
     """Send records, one by one; a value tells in which life of the writer it was sent, and its number."""
     told, chance = Told(), random.Random(seed)
     with (
-        commitlog.open(path, shared=True) as log,
+        commitlog.open(path, mode="shared") as log,
         log.producer(acks=acks, batch_size=600, linger_ms=2) as producer,
     ):
         sent = 0
@@ -165,7 +165,7 @@ def append_and_die(
     journal: Journal, path: str, moment: str, producer: tuple[int, int, int], values: list[bytes]
 ) -> None:
     """Append a batch, and be killed at some moment of it, so that nobody is told."""
-    log = commitlog.open(path, shared=True)
+    log = commitlog.open(path, mode="shared")
     partition = log.topic("t").partition(0)
     real = StatePage.publish_append
 
@@ -280,4 +280,4 @@ def deliver(journal: Journal, found: dict[TopicPartition, list[ConsumerRecord]])
 
 
 def opened(path: str, mode: Literal["r", "shared"]) -> CommitLog:
-    return commitlog.open(path, mode="r") if mode == "r" else commitlog.open(path, shared=True)
+    return commitlog.open(path, mode="r") if mode == "r" else commitlog.open(path, mode="shared")

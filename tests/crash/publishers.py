@@ -23,7 +23,7 @@ LEAST_PARTS = {"copied": 1, "adopted": 64}
 
 def log_for_publishing(path: Path, *, shared: bool = False) -> None:
     """Make a log with the partitions that are published to."""
-    with commitlog.open(path, shared=shared) as log:
+    with commitlog.open(path, mode="shared" if shared else "w") as log:
         config = {"flush_ms": -1, "segment_bytes": 1024, "index_interval_bytes": 100}
         log.create_topic("t", partitions=2, config=config)
         log.create_topic("u", config=config)
@@ -87,7 +87,7 @@ def die_at(path: str, window: str, hit: str, shared: str, epoch: str, way: str) 
     import windows
 
     small_steps(way)
-    with commitlog.open(path, shared=shared == "True") as log:
+    with commitlog.open(path, mode="shared" if shared == "True" else "w") as log:
         files = stage_all(log, int(epoch))
         with windows.calling_at(window, lambda: os.kill(os.getpid(), signal.SIGKILL), int(hit)):
             log.publish("query", int(epoch), files)
@@ -96,7 +96,7 @@ def die_at(path: str, window: str, hit: str, shared: str, epoch: str, way: str) 
 def publish_for_ever(path: str, who: str, last: str, way: str) -> None:
     """Publish the epochs of one transaction in competition with others, until all are published."""
     small_steps(way)
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         while (done := log.published("query")) is None or done < int(last):
             epoch = 0 if done is None else done + 1
             if log.publish("query", epoch, stage_all(log, epoch, who)):
@@ -105,7 +105,7 @@ def publish_for_ever(path: str, who: str, last: str, way: str) -> None:
 
 def append_for_ever(path: str) -> None:
     """Append to the same partitions until killed, rolling now and then."""
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         partitions = [log.topic(topic).partition(number) for topic, number in PLACES]
         os.write(1, b"ready\n")
         for number in range(1 << 40):

@@ -11,7 +11,7 @@ import commitlog
 def append_for_ever(path: str, number: str) -> None:
     """Append, roll, trim and sync; print each offset with its value once it was promised."""
     chance = random.Random(int(number))
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         partition = log.topic("t").partition(0)
         made = 0
         while True:

@@ -93,7 +93,7 @@ def test_kill_in_each_window_of_an_adoption(
     """
     log_for_publishing(path)
     left = tmp_path / "left"
-    with commitlog.open(path, shared=by != "open") as log:
+    with commitlog.open(path, mode="shared" if by != "open" else "w") as log:
         if before == "records":
             append_others(log)
         with crashed_at(window, path, left, hit):
@@ -102,12 +102,12 @@ def test_kill_in_each_window_of_an_adoption(
     with commitlog.open(left, mode="r") as reader:
         assert reader.published("query") is None
     if by == "publish":
-        with pytest.MonkeyPatch.context() as patch, commitlog.open(left, shared=True) as living:
+        with pytest.MonkeyPatch.context() as patch, commitlog.open(left, mode="shared") as living:
             patch.setattr(commitlog.publishing.publisher.Publisher, "finish_left", lambda self: None)
             append_others(living)
             assert not living.publish("query", 0, stage_all(living, 0))
             check_published(living, 0)
-    with commitlog.open(left, shared=by != "open") as log:
+    with commitlog.open(left, mode="shared" if by != "open" else "w") as log:
         check_published(log, 0)
         append_others(log)
         assert not log.publish("query", 0, stage_all(log, 0))
@@ -126,7 +126,7 @@ def test_a_publisher_that_is_killed_as_it_adopts_is_put_right_by_the_next(
     child = zygote.start("publishers.die_at", path, window, hit, shared, 0, "adopted")
     assert child.wait() == -signal.SIGKILL
     soak.count("processes killed")
-    with commitlog.open(path, shared=shared) as log:
+    with commitlog.open(path, mode="shared" if shared else "w") as log:
         check_published(log, 0)
         assert not log.publish("query", 0, stage_all(log, 0))
         assert log.publish("query", 1, stage_all(log, 1))
@@ -136,7 +136,7 @@ def test_a_publisher_that_is_killed_as_it_adopts_is_put_right_by_the_next(
 
 def test_a_living_writer_finishes_the_adoptions_of_a_killed_one_and_others_append_between(path: Path) -> None:
     log_for_publishing(path, shared=True)
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         for number, (window, hit) in enumerate(SOME_WINDOWS):
             child = zygote.start("publishers.die_at", path, window, hit, True, number, "adopted")
             assert child.wait() == -signal.SIGKILL
@@ -156,7 +156,7 @@ def test_a_file_that_lost_its_name_as_a_segment_is_copied_though_others_appended
     """What a power cut leaves if directories are not synced: the staged file, longer than it was."""
     log_for_publishing(path)
     left = tmp_path / "left"
-    with commitlog.open(path, shared=shared) as log:
+    with commitlog.open(path, mode="shared" if shared else "w") as log:
         with pytest.MonkeyPatch.context() as patch, pytest.raises(UnfinishedPublicationError):
             patch.setattr(Partition, "sync", _full)
             log.publish("query", 0, stage_all(log, 0))
@@ -168,7 +168,7 @@ def test_a_file_that_lost_its_name_as_a_segment_is_copied_though_others_appended
         (left / f"{topic}-{number}" / f"{0:020d}.log").touch()
     sizes = {one.stat().st_size for one in (left / "staging").iterdir()}
     assert len(sizes) == 2, "the last file of each partition was appended to"
-    with commitlog.open(left, shared=shared) as log:
+    with commitlog.open(left, mode="shared" if shared else "w") as log:
         check_published(log, 0)
     assert leftovers(left) == []
 
@@ -190,7 +190,7 @@ def test_a_full_disk_at_any_step_of_an_adoption_only_delays(
         "stamp": (adopter, "stamp_batches"),
     }
     log_for_publishing(path, shared=shared)
-    with commitlog.open(path, shared=shared) as log:
+    with commitlog.open(path, mode="shared" if shared else "w") as log:
         assert log.publish("other", 0, [])
         for topic, number in PLACES if before == "records" else ():
             log.topic(topic).partition(number).append(b"other")
@@ -222,7 +222,7 @@ def test_stamps_that_could_not_be_synced_end_the_partition_until_it_is_opened_ag
         real(fd)
 
     log_for_publishing(path, shared=shared)
-    with commitlog.open(path, shared=shared) as log:
+    with commitlog.open(path, mode="shared" if shared else "w") as log:
         staged = stage_all(log, 0)
         with monkeypatch.context() as patch:
             patch.setattr(files, "sync_data", broken)
@@ -233,7 +233,7 @@ def test_stamps_that_could_not_be_synced_end_the_partition_until_it_is_opened_ag
         with pytest.raises(PartitionFailedError):
             log.topic("t").partition(0).append(b"other")
         assert log.published("query") is None
-    with commitlog.open(path, shared=shared) as log:
+    with commitlog.open(path, mode="shared" if shared else "w") as log:
         check_published(log, 0)
 
 
@@ -252,8 +252,8 @@ def test_an_interrupted_adoption_is_done_or_not_and_the_partitions_go_on(
     def run(interruption: Interrupt) -> None:
         path, opened = tmp_path / f"log-{interruption.moment}", open_files()
         log_for_publishing(path, shared=shared)
-        log = commitlog.open(path, shared=shared)
-        other = commitlog.open(path, shared=True) if shared else None
+        log = commitlog.open(path, mode="shared" if shared else "w")
+        other = commitlog.open(path, mode="shared") if shared else None
         if before == "records":
             append_others(log)
         assert log.publish("first", 0, [])
@@ -275,7 +275,7 @@ def test_an_interrupted_adoption_is_done_or_not_and_the_partitions_go_on(
         gc.collect()
         assert open_files() <= opened + interruption.fresh, "a handle is left open"
         for _ in range(2):
-            with commitlog.open(path, shared=shared) as log:
+            with commitlog.open(path, mode="shared" if shared else "w") as log:
                 if log.published("query") is None:  # it was interrupted before the commit
                     assert log.publish("query", 0, staged)
                 check_published(log, 0)

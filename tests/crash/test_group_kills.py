@@ -45,7 +45,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A log with small segments, of committed offsets too; and nothing is compacted, to see them all."""
     for setting, value in {**CONFIG, "min_compaction_lag_ms": 1 << 40}.items():
         monkeypatch.setitem(OFFSETS_CONFIG, setting, value)
-    with commitlog.open(tmp_path / "log", shared=True) as log:
+    with commitlog.open(tmp_path / "log", mode="shared") as log:
         log.create_topic("t", PARTITIONS, CONFIG)
         log.consumer(group_id="first")
     return tmp_path / "log"
@@ -265,7 +265,7 @@ def test_nothing_is_lost_or_there_twice_while_writers_and_members_are_killed(pat
             for process in role.living:
                 process.kill()
     check_no_errors(path.parent)
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         found = contents(log)
         assert min(len(records) for records in found) > 10
         for name in ("n1", "n2"):
@@ -366,7 +366,7 @@ def states_of(process: BaseProcess) -> set[str]:
 
 def test_a_member_that_stood_still_is_refused_and_comes_back_as_another(path: Path) -> None:
     members = start_members(path, 2)
-    with killed_in_the_end(members), commitlog.open(path, shared=True) as log:
+    with killed_in_the_end(members), commitlog.open(path, mode="shared") as log:
         until_settled(log, members)
         before = {member.member_id for member in log.describe_group("after").members}
         stop_without_locks(members[0], path)
@@ -409,7 +409,7 @@ def test_members_that_wait_for_the_groups_lock_are_not_taken_for_dead(path: Path
 def test_what_a_member_was_to_commit_before_it_was_removed_is_not_committed_after_it_came_back(
     path: Path,
 ) -> None:
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         log.topic("t").partition(0).append_many([b"v"] * 100)
         consumer = log.consumer("t", group_id="g", enable_auto_commit=False)
         session = consumer._session
@@ -430,7 +430,7 @@ def test_what_a_member_was_to_commit_before_it_was_removed_is_not_committed_afte
 def test_a_position_is_committed_even_if_the_member_had_committed_it_before_others_went_on(
     path: Path,
 ) -> None:
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         log.topic("t").partition(0).append_many([b"v"] * 100)
         with log.consumer("t", group_id="g") as consumer:
             assert len(consumer.poll(max_records=20)["t", 0]) == 20
@@ -447,7 +447,7 @@ def test_a_static_member_that_comes_back_during_a_rebalance_gives_up_what_is_not
     path: Path, strategy: str
 ) -> None:
     settings = {"group_id": "g", "partition_assignment_strategy": strategy}
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         before = log.consumer("t", group_instance_id="name", **settings)
         before.poll()
         assert len(before.assignment()) == PARTITIONS
@@ -479,7 +479,7 @@ class Noted(RebalanceListener):
 
 
 def test_a_member_whose_name_another_one_has_taken_can_be_closed(path: Path) -> None:
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         log.topic("t").partition(0).append_many([b"v"] * 100)
         one, other = (log.consumer(group_id="g", group_instance_id="name") for _ in range(2))
         one.subscribe("t")
@@ -499,7 +499,7 @@ def test_a_batch_whose_answer_was_lost_is_there_once_when_it_is_sent_again(
 ) -> None:
     path, values, producer = tmp_path / "log", [b"%d" % number * 200 for number in range(3)], (7, 0, 0)
     with ExitStack() as opened:
-        log = opened.enter_context(commitlog.open(path, shared=True))
+        log = opened.enter_context(commitlog.open(path, mode="shared"))
         other = log.create_topic("t", config={**CONFIG, "segment_bytes": 1024}).partition(0)
         other.append(b"before" * 100)  # the batch goes to another segment
         if between != "another writer":
@@ -511,10 +511,10 @@ def test_a_batch_whose_answer_was_lost_is_there_once_when_it_is_sent_again(
         assert process.exitcode == -signal.SIGKILL, read(tmp_path / "journal")
         if between == "another writer":
             other.append_many([b"another"], producer=(8, 0, 0))
-        with commitlog.open(path, shared=between != "one that is alone") as again:
+        with commitlog.open(path, mode="shared" if between != "one that is alone" else "w") as again:
             check_sent_again(again, producer, values)
     for shared in (True, False):
-        with commitlog.open(path, shared=shared) as log:
+        with commitlog.open(path, mode="shared" if shared else "w") as log:
             check_sent_again(log, producer, values)
             log.topic("t").partition(0).append_many([b"next"], producer=(7, 0, 3))
 

@@ -219,7 +219,7 @@ def test_an_interrupted_call_is_done_or_not_and_the_partition_goes_on(
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(source, path)
         with no_handle_left(interruption):
-            log = commitlog.open(path, shared=shared)
+            log = commitlog.open(path, mode="shared" if shared else "w")
             lost = case.hurt(path)
             with interruption:
                 case.act(open_partition(log))
@@ -335,7 +335,9 @@ def test_an_interrupted_compaction_leaves_the_last_record_of_each_key_and_the_pa
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(source, path)
         with no_handle_left(interruption):
-            log = commitlog.open(path, shared=shared, config=LogConfig(cleaner_enable=False))
+            log = commitlog.open(
+                path, mode="shared" if shared else "w", config=LogConfig(cleaner_enable=False)
+            )
             partition = open_partition(log)
             with interruption:
                 partition.compact()
@@ -361,7 +363,9 @@ def test_an_interrupted_compaction_leaves_the_last_record_of_each_key_and_the_pa
 def test_a_swap_that_is_interrupted_as_readers_hear_of_it_is_known_to_this_process_too(
     place: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = commitlog.open(tmp_path / "log", shared=shared, config=LogConfig(cleaner_enable=False))
+    log = commitlog.open(
+        tmp_path / "log", mode="shared" if shared else "w", config=LogConfig(cleaner_enable=False)
+    )
     config = {**CONFIG, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0}
     partition = log.create_topic("t", config=config).partition(0)
     latest = {key: partition.append(b"value" * 10, key=key) for key in [b"%d" % (n % 6) for n in range(40)]}
@@ -405,7 +409,7 @@ def interrupting_once(patch: pytest.MonkeyPatch, owner: type, name: str) -> None
 def test_a_producers_batch_that_is_there_when_ctrl_c_comes_is_recognised_when_it_is_sent_again(
     place: tuple[type, str], shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with commitlog.open(tmp_path / "log", shared=shared) as log:
+    with commitlog.open(tmp_path / "log", mode="shared" if shared else "w") as log:
         partition = log.create_topic("t", config=CONFIG).partition(0)
         for producer_id in (1, 2):
             interrupting_once(monkeypatch, *place)
@@ -437,7 +441,7 @@ def test_records_are_found_by_their_time_after_one_with_a_later_time_was_undone(
 def test_readers_everywhere_hear_of_an_append_that_is_interrupted_once_this_process_has_it(
     shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with commitlog.open(tmp_path / "log", shared=shared) as log:
+    with commitlog.open(tmp_path / "log", mode="shared" if shared else "w") as log:
         partition = log.create_topic("t", config=CONFIG).partition(0)
         interrupting_once(monkeypatch, StatePage, "publish_append")
         with pytest.raises(KeyboardInterrupt):
@@ -482,7 +486,7 @@ def test_an_append_that_is_interrupted_twice_ends_the_partition_and_leaves_the_f
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    log = commitlog.open(tmp_path / "log", shared=shared)
+    log = commitlog.open(tmp_path / "log", mode="shared" if shared else "w")
     partition = log.create_topic("t", config=CONFIG).partition(0)
     partition.append(b"first")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -494,7 +498,7 @@ def test_an_append_that_is_interrupted_twice_ends_the_partition_and_leaves_the_f
     with pytest.raises(PartitionFailedError):
         partition.append(b"third")
     if shared:
-        with commitlog.open(tmp_path / "log", shared=True) as other:
+        with commitlog.open(tmp_path / "log", mode="shared") as other:
             assert open_partition(other).append(b"2") == 1
             assert open_partition(other).verify().ok
     log.close()
@@ -512,7 +516,7 @@ def test_after_a_truncation_that_is_interrupted_twice_the_next_shared_writer_rec
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    log = commitlog.open(tmp_path / "log", shared=True)
+    log = commitlog.open(tmp_path / "log", mode="shared")
     partition = log.create_topic("t", config=CONFIG).partition(0)
     append_to(partition, END)
     partition.sync()
@@ -523,7 +527,7 @@ def test_after_a_truncation_that_is_interrupted_twice_the_next_shared_writer_rec
         patch.setattr(LogState, "take_up_files", interrupted)
         partition.truncate_from(cut_at)
     assert partition.failure is not None
-    with commitlog.open(tmp_path / "log", shared=True) as other:
+    with commitlog.open(tmp_path / "log", mode="shared") as other:
         found, damaged = read(open_partition(other))
         assert not damaged
         assert found.keys() >= set(range(cut_at))
@@ -584,7 +588,7 @@ def test_no_interrupted_call_of_a_log_leaves_a_lock_held(name: str, shared: bool
 
     def run(interruption: Interrupt) -> None:
         shutil.rmtree(path, ignore_errors=True)
-        log = commitlog.open(path, shared=shared)
+        log = commitlog.open(path, mode="shared" if shared else "w")
         log.create_topic("t")
         log.set_quota("slow", producer_byte_rate=1 << 30)
         for call in (commit_some, publish_some):  # the topics of our own are there

@@ -98,7 +98,7 @@ def test_kill_in_each_window_of_a_publication(
     """
     log_for_publishing(path)
     left = tmp_path / "left"
-    with commitlog.open(path, shared=by != "open") as log:
+    with commitlog.open(path, mode="shared" if by != "open" else "w") as log:
         assert log.publish("query", 0, stage_all(log, 0))
         with crashed_at(window, path, left, hit):
             assert log.publish("query", 1, stage_all(log, 1))
@@ -108,12 +108,12 @@ def test_kill_in_each_window_of_a_publication(
     if by == "publish":
         with (
             _nothing_finished_at_open(),
-            commitlog.open(left, shared=True) as living,
+            commitlog.open(left, mode="shared") as living,
         ):
             assert living.published("query") == (1 if window == PUBLISHED else 0)
             assert not living.publish("query", 1, stage_all(living, 1))
             check_published(living, 0, 1)
-    with commitlog.open(left, shared=by != "open") as log:
+    with commitlog.open(left, mode="shared" if by != "open" else "w") as log:
         check_published(log, 0, 1)
         assert not log.publish("query", 1, stage_all(log, 1))
         assert log.publish("query", 2, stage_all(log, 2))
@@ -164,7 +164,7 @@ def test_a_publisher_that_is_killed_in_a_window_is_put_right_by_the_next(
     child = zygote.start("publishers.die_at", path, window, hit, shared, 1, "copied")
     assert child.wait() == -signal.SIGKILL
     count("processes killed")
-    with commitlog.open(path, shared=shared) as log:
+    with commitlog.open(path, mode="shared" if shared else "w") as log:
         check_published(log, 1)
         assert not log.publish("query", 1, stage_all(log, 1))
         assert log.publish("query", 2, stage_all(log, 2))
@@ -175,7 +175,7 @@ def test_a_living_writer_finishes_what_a_killed_publisher_left_and_others_append
     path: Path,
 ) -> None:
     log_for_publishing(path, shared=True)
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         for number, (window, hit) in enumerate(SOME_WINDOWS):
             child = zygote.start("publishers.die_at", path, window, hit, True, number, "copied")
             assert child.wait() == -signal.SIGKILL
@@ -218,7 +218,7 @@ def test_publishers_killed_at_random_publish_each_epoch_once(path: Path, way: st
         child.kill()
         child.wait()
         count("processes killed")
-    with commitlog.open(path, shared=chance.random() < 0.5) as log:
+    with commitlog.open(path, mode="shared" if chance.random() < 0.5 else "w") as log:
         done = log.published("query")
         assert done is not None
         check_published(log, *range(done + 1))
@@ -263,7 +263,7 @@ class Writer:
         self.log: CommitLog
 
     def open(self) -> None:
-        self.log = commitlog.open(self._path, shared=self._shared)
+        self.log = commitlog.open(self._path, mode="shared" if self._shared else "w")
 
     def kill(self) -> None:
         """Forget everything in memory; the files stay as they are."""
@@ -368,7 +368,7 @@ def _check_each(found: list[Moment], folder: Path, check: Callable[[Path, Promis
 @pytest.mark.parametrize("story", [one_after_another, after_a_failure, after_a_kill])
 def test_a_power_cut_leaves_all_of_an_epoch_or_nothing(tmp_path: Path, story: Story, shared: bool) -> None:
     def check(path: Path, promise: Promise) -> None:
-        with commitlog.open(path, shared=shared) as log:
+        with commitlog.open(path, mode="shared" if shared else "w") as log:
             epochs = published_epochs(log)
             assert epochs == epochs[:1] * len(PLACES), "the same in all partitions"
             assert promise.must <= tuple(epochs[0]) <= promise.may
@@ -389,7 +389,7 @@ def test_a_power_cut_does_not_bring_back_what_was_trimmed_of_a_publication(
     """Whoever finishes it appends nothing that was there before, though nothing of it is there any more."""
 
     def check(path: Path, promise: Promise) -> None:
-        with commitlog.open(path, shared=shared) as log:
+        with commitlog.open(path, mode="shared" if shared else "w") as log:
             for topic, number in PLACES[:2]:
                 records = log.topic(topic).partition(number).records()
                 ours = [(one.offset, one.value) for one in records if one.value != b"other"]

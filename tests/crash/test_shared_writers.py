@@ -34,7 +34,7 @@ def test_an_append_that_its_writer_did_not_finish_is_cut_by_the_next(
     path: Path, published: str, same_segment: bool
 ) -> None:
     """crash: bytes, or an end_position, that no next_offset covers -> cut by the next writer"""
-    with commitlog.open(path, shared=True) as dying, commitlog.open(path, shared=True) as living:
+    with commitlog.open(path, mode="shared") as dying, commitlog.open(path, mode="shared") as living:
         one = dying.create_topic("t", config=CONFIG).partition(0)
         other = open_partition(living)
         append_to(one, 12)
@@ -59,7 +59,7 @@ def test_an_append_that_its_writer_did_not_finish_is_cut_by_the_next(
 
 
 def test_an_append_that_readers_were_told_of_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with commitlog.open(path, shared=True) as dying, commitlog.open(path, shared=True) as living:
+    with commitlog.open(path, mode="shared") as dying, commitlog.open(path, mode="shared") as living:
         one = dying.create_topic("t", config=CONFIG).partition(0)
         other = open_partition(living)
         append_to(one, 5)
@@ -75,7 +75,7 @@ def test_an_append_that_readers_were_told_of_stays(path: Path, monkeypatch: pyte
 
 def test_a_roll_that_its_writer_did_not_finish_is_recovered_by_the_next(path: Path) -> None:
     """crash: segments half changed -> recovered by the next writer"""
-    with commitlog.open(path, shared=True) as dying, commitlog.open(path, shared=True) as living:
+    with commitlog.open(path, mode="shared") as dying, commitlog.open(path, mode="shared") as living:
         one = dying.create_topic("t", config=CONFIG).partition(0)
         other = open_partition(living)
         append_to(one, 7)
@@ -92,7 +92,7 @@ def test_a_roll_that_its_writer_did_not_finish_is_recovered_by_the_next(path: Pa
 def test_a_writer_that_dies_between_a_roll_and_its_append_keeps_nobody_from_going_on(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with commitlog.open(path, shared=True) as dying, commitlog.open(path, shared=True) as living:
+    with commitlog.open(path, mode="shared") as dying, commitlog.open(path, mode="shared") as living:
         one = dying.create_topic("t", config=CONFIG).partition(0)
         other = open_partition(living)
 
@@ -120,7 +120,7 @@ def test_bytes_that_a_dead_writer_left_are_cut_even_if_the_next_one_dies_over_it
         raise KeyboardInterrupt
 
     with ExitStack() as opened:
-        logs = [opened.enter_context(commitlog.open(path, shared=True)) for _ in range(3)]
+        logs = [opened.enter_context(commitlog.open(path, mode="shared")) for _ in range(3)]
         logs[0].create_topic("t", config=CONFIG)
         one, two, three = map(open_partition, logs)
         with monkeypatch.context() as patch:
@@ -137,7 +137,7 @@ def test_bytes_that_a_dead_writer_left_are_cut_even_if_the_next_one_dies_over_it
 
 
 def test_the_first_to_open_again_recovers_what_dead_writers_left(path: Path) -> None:
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         one = log.create_topic("t", config=CONFIG).partition(0)
         append_to(one, 7)
         one._state.page.hold()
@@ -145,7 +145,7 @@ def test_the_first_to_open_again_recovers_what_dead_writers_left(path: Path) -> 
             file.write(b"half of a batch")
         one._state.page.publish_append(7, one._state.page.end_position + 8)
         shutil.copytree(path, path.with_name("crashed"))
-    with commitlog.open(path.with_name("crashed"), shared=True) as log:
+    with commitlog.open(path.with_name("crashed"), mode="shared") as log:
         check_records(open_partition(log), 0, 7)
         append_to(open_partition(log), 9)
         check_records(open_partition(log), 0, 9)
@@ -155,7 +155,7 @@ def test_the_first_to_open_again_recovers_what_dead_writers_left(path: Path) -> 
 def test_writers_killed_at_random_lose_nothing_they_were_promised(path: Path, number: int) -> None:
     """Each says what it was promised; offsets stay dense, and no promise is broken or given twice."""
     chance = random.Random(f"{SEED} {number}")
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         log.create_topic("t", config={**CONFIG, "flush_ms": 50, "file_delete_delay_ms": 0})
     living: list[zygote.Child] = []
     promised: dict[int, bytes] = {}
@@ -166,7 +166,7 @@ def test_writers_killed_at_random_lose_nothing_they_were_promised(path: Path, nu
     for child in living:
         promised.update(kill(child, chance))
     assert len(promised) > 100
-    with commitlog.open(path, shared=True) as log:
+    with commitlog.open(path, mode="shared") as log:
         partition = open_partition(log)
         found = {record.offset: record.value for record in partition.records()}
         assert list(found) == list(range(partition.start_offset, partition.next_offset))
@@ -194,7 +194,7 @@ def test_records_appended_after_an_interrupted_roll_are_found_by_the_next_open(
     def interrupted(self: SegmentWriter, next_offset: int) -> None:
         raise KeyboardInterrupt
 
-    with commitlog.open(path, shared=True) as one, commitlog.open(path, shared=True) as two:
+    with commitlog.open(path, mode="shared") as one, commitlog.open(path, mode="shared") as two:
         partition = one.create_topic("t", config=QUIET).partition(0)
         append_to(partition, 5)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

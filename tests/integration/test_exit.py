@@ -12,7 +12,7 @@ import commitlog
 
 OPEN = """
 import commitlog, os, signal, sys, threading
-log = commitlog.open(sys.argv[1], shared=len(sys.argv) > 2)
+log = commitlog.open(sys.argv[1], mode="shared" if len(sys.argv) > 2 else "w")
 topic = log.create_topic("t")
 def send(**settings):
     producer = log.producer(**settings)

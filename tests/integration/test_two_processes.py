@@ -292,7 +292,7 @@ def test_a_reader_that_was_opened_while_the_writer_was_opening_sees_what_is_appe
         real(lock, **kwargs)
 
     monkeypatch.setattr(LogLock, "ready", ready)
-    with commitlog.open(log_path, shared=shared) as log:
+    with commitlog.open(log_path, mode="shared" if shared else "w") as log:
         append_on(log.topic("t").partition(0), 10)
         with early[0] as reader:
             seen = reader.topic("t").partition(0)

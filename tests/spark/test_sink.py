@@ -33,7 +33,7 @@ from .sinks import (
 @pytest.fixture
 def log(log_path: Path) -> Iterator[CommitLog]:
     """A log that an application shares with Spark."""
-    with commitlog.open(log_path, shared=True) as opened:
+    with commitlog.open(log_path, mode="shared") as opened:
         opened.create_topic("in", partitions=2)
         opened.create_topic("out", partitions=2)
         opened.create_topic("table", config={"cleanup_policy": "compact"})

@@ -44,7 +44,7 @@ def client(log: CommitLog, log_path: Path) -> Iterator[Client]:
 @pytest.fixture
 def writable(log_path: Path) -> Iterator[Client]:
     """A page that may change the log."""
-    with commitlog.open(log_path, shared=True) as log, served(log, writable=True) as client:
+    with commitlog.open(log_path, mode="shared") as log, served(log, writable=True) as client:
         yield client
 
 

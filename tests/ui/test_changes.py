@@ -17,7 +17,7 @@ COMPACT = {"cleanup_policy": "compact"}
 @pytest.fixture
 def shared(log_path: Path) -> Any:
     """The log of the writable page, in the hands of an application."""
-    with commitlog.open(log_path, shared=True) as log:
+    with commitlog.open(log_path, mode="shared") as log:
         yield log
 
 

@@ -349,7 +349,7 @@ def test_a_page_that_only_looks_offers_no_change(page: Page, client: Client, log
 def test_a_writable_page_asks_before_it_changes_anything(
     page: Page, writable: Client, log_path: Path
 ) -> None:
-    with commitlog.open(log_path, shared=True) as log:
+    with commitlog.open(log_path, mode="shared") as log:
         partition = log.create_topic("t", config={"cleanup_policy": "compact"}).partition(0)
         log.commit_offsets("g", {TopicPartition("t", 0): 0})
         show(page, writable, "#/t/t/0")

@@ -30,7 +30,7 @@ def log(
     log_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[CommitLog]:
     monkeypatch.setattr(staging, "_TARGET_ROWS", 1)
-    with commitlog.open(log_path, shared=request.param) as opened:
+    with commitlog.open(log_path, mode="shared" if request.param else "w") as opened:
         opened.create_topic("t", config=CONFIG)
         yield opened
 
@@ -109,7 +109,7 @@ def test_it_takes_the_place_of_an_empty_segment(log: CommitLog) -> None:
 
 def test_other_writers_go_on_in_an_adopted_segment(log_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "_TARGET_ROWS", 1)
-    with commitlog.open(log_path, shared=True) as one, commitlog.open(log_path, shared=True) as two:
+    with commitlog.open(log_path, mode="shared") as one, commitlog.open(log_path, mode="shared") as two:
         one.create_topic("t", config=CONFIG)
         assert partition_of(two).next_offset == 0
         for epoch, log in enumerate((one, two, two, one)):
@@ -233,7 +233,7 @@ def test_a_segment_without_records_never_cuts_a_staged_file_that_has_its_name(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with commitlog.open(log_path, shared=True) as one, commitlog.open(log_path, shared=True) as two:
+    with commitlog.open(log_path, mode="shared") as one, commitlog.open(log_path, mode="shared") as two:
         one.create_topic("t", config=CONFIG)
         assert one.publish("other", 0, [])
         staged = staged_file(one)

@@ -136,7 +136,7 @@ def test_readers_see_how_far_compaction_came(log_path: Path) -> None:
         assert seen.clean_offset == 3
     with commitlog.open(log_path, mode="r") as reader_log:
         assert reader_log.topic("c").partition(0).clean_offset == 3
-    with commitlog.open(log_path, shared=True) as log:
+    with commitlog.open(log_path, mode="shared") as log:
         assert log.topic("c").partition(0).clean_offset == 3
 
 

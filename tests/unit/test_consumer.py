@@ -1184,7 +1184,7 @@ def test_a_consumer_of_a_log_that_is_open_for_reading_sees_topics_and_partitions
 
 
 def test_consumers_of_a_shared_log_follow_one_another(log_path: Path) -> None:
-    with commitlog.open(log_path, shared=True) as one, commitlog.open(log_path, shared=True) as other:
+    with commitlog.open(log_path, mode="shared") as one, commitlog.open(log_path, mode="shared") as other:
         one.create_topic("t", partitions=2)
         with other.consumer("t", group_id="g", heartbeat_interval_ms=1) as consumer:
             assert consumer.poll() == {}

@@ -44,7 +44,7 @@ def test_a_copy_keeps_the_ids_until_it_is_given_its_own(log_path: Path, tmp_path
         assert log.log_id == renewed
         with pytest.raises(ReadOnlyError):
             log.renew_id()
-    with commitlog.open(tmp_path / "copy", shared=True) as log, pytest.raises(ConfigError):
+    with commitlog.open(tmp_path / "copy", mode="shared") as log, pytest.raises(ConfigError):
         log.renew_id()
 
 
@@ -52,7 +52,7 @@ def test_processes_that_make_a_shared_log_together_agree_on_its_id(log_path: Pat
     program = (
         "import sys, commitlog\n"
         "sys.stdin.readline()\n"
-        "with commitlog.open(sys.argv[1], shared=True) as log: print(log.log_id)"
+        "with commitlog.open(sys.argv[1], mode='shared') as log: print(log.log_id)"
     )
     children = [
         subprocess.Popen(

@@ -76,12 +76,12 @@ def test_a_writer_in_another_process_is_refused_and_the_owner_named(log_path: Pa
 def test_shared_writers_are_named_not_an_owner_of_long_ago_and_what_helps_is_said(log_path: Path) -> None:
     commitlog.open(log_path).close()
     (log_path / ".lock").write_text('{"pid": 999999, "host": "elsewhere", "boot": "x", "ready": true}')
-    with commitlog.open(log_path, shared=True):
+    with commitlog.open(log_path, mode="shared"):
         with pytest.raises(LogLockedError) as caught:
             commitlog.open(log_path)
         assert "999999" not in str(caught.value)
-        assert f"process {os.getpid()} with shared=True" in str(caught.value)
-        assert "open it with shared=True here, too" in str(caught.value)
+        assert f"process {os.getpid()} with mode='shared'" in str(caught.value)
+        assert 'open it with mode="shared" here, too' in str(caught.value)
         assert 'mode="r"' in str(caught.value)
 
 
@@ -89,8 +89,8 @@ def test_shared_writers_are_named_not_an_owner_of_long_ago_and_what_helps_is_sai
 def test_whom_an_exclusive_writer_keeps_out_learns_what_helps(log_path: Path, shared: bool) -> None:
     with commitlog.open(log_path):
         with pytest.raises(LogLockedError, match=f"process {os.getpid()} on ") as caught:
-            commitlog.open(log_path, shared=shared)
-        assert "close it there, or open it with shared=True" in caught.value.args[2]
+            commitlog.open(log_path, mode="shared" if shared else "w")
+        assert 'close it there, or open it with mode="shared"' in caught.value.args[2]
 
 
 def test_without_the_kernels_word_shared_writers_have_no_names(
@@ -98,8 +98,8 @@ def test_without_the_kernels_word_shared_writers_have_no_names(
 ) -> None:
     monkeypatch.setattr(files, "lockers", lambda fd: [])
     with (
-        commitlog.open(log_path, shared=True),
-        pytest.raises(LogLockedError, match=r"open for writing in other processes with shared=True"),
+        commitlog.open(log_path, mode="shared"),
+        pytest.raises(LogLockedError, match=r"open for writing in other processes with mode=.shared."),
     ):
         commitlog.open(log_path)
 

@@ -195,7 +195,7 @@ def test_a_follower_counts_the_batches_of_its_leader(log: CommitLog, small: Part
 
 
 def test_writers_that_share_a_partition_count_what_they_append_themselves(log_path: Path) -> None:
-    with commitlog.open(log_path, shared=True) as one, commitlog.open(log_path, shared=True) as other:
+    with commitlog.open(log_path, mode="shared") as one, commitlog.open(log_path, mode="shared") as other:
         one.create_topic("t", config=CONFIG)
         pair = [log.topic("t").partition(0) for log in (one, other)]
         for number in range(60):

@@ -234,7 +234,7 @@ def test_readers_of_many_partitions_see_what_a_writer_appends_after_their_pages_
 def test_a_shared_log_still_needs_files_for_every_partition(
     log_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with commitlog.open(log_path, shared=True) as log:
+    with commitlog.open(log_path, mode="shared") as log:
         monkeypatch.setattr(files, "descriptors_left", lambda: 200)
         with pytest.raises(TooManyOpenFilesError):
             log.create_topic("t", 100)

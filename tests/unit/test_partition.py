@@ -934,7 +934,7 @@ def test_a_log_that_starts_over_beyond_the_last_offset_is_refused(log: CommitLog
 def test_a_log_removed_under_its_writer_takes_no_more_appends(
     log_path: Path, notices: str, shared: bool
 ) -> None:
-    log = commitlog.open(log_path, shared=shared)
+    log = commitlog.open(log_path, mode="shared" if shared else "w")
     partition = log.create_topic("t", config=QUIET).partition(0)
     partition.append(b"there", sync=True)
     shutil.rmtree(log_path)

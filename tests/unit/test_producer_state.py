@@ -161,7 +161,7 @@ def test_a_compacted_topic_recognises_a_batch_of_which_nothing_is_left(log_path:
 
 
 def test_writers_that_share_a_partition_share_what_they_know_of_producers(log_path: Path) -> None:
-    with commitlog.open(log_path, shared=True) as one, commitlog.open(log_path, shared=True) as other:
+    with commitlog.open(log_path, mode="shared") as one, commitlog.open(log_path, mode="shared") as other:
         one.create_topic("t", config=CONFIG)
         sides = [log.topic("t").partition(0) for log in (one, other)]
         for sequence in range(60):

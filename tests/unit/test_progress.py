@@ -116,7 +116,7 @@ def test_recovery_tells_how_far_it_is_whoever_opens_the_log(log_path: Path, tmp_
         log.topic("t")
     with commitlog.open(tmp_path / "killed", progress=written):
         pass
-    with commitlog.open(tmp_path / "shared", shared=True, progress=shared):
+    with commitlog.open(tmp_path / "shared", mode="shared", progress=shared):
         pass
     assert read.complete
     assert read.reports[-1] == written.reports[-1] == shared.reports[-1]

@@ -46,7 +46,7 @@ SMALL = {**QUIET, "segment_bytes": 512, "index_interval_bytes": 100}
 @pytest.fixture(params=[False, True], ids=["exclusive", "shared"])
 def log(log_path: Path, request: pytest.FixtureRequest) -> Iterator[CommitLog]:
     """A log with topics "t" of three partitions, and "u" of one."""
-    with commitlog.open(log_path, shared=request.param) as opened:
+    with commitlog.open(log_path, mode="shared" if request.param else "w") as opened:
         opened.create_topic("t", partitions=3, config=QUIET)
         opened.create_topic("u", config=QUIET)
         yield opened
@@ -181,7 +181,7 @@ def test_readers_do_not_publish(log: CommitLog) -> None:
 
 
 def test_shared_logs_see_what_others_published(log_path: Path) -> None:
-    with commitlog.open(log_path, shared=True) as one, commitlog.open(log_path, shared=True) as two:
+    with commitlog.open(log_path, mode="shared") as one, commitlog.open(log_path, mode="shared") as two:
         one.create_topic("t", partitions=3)
         one.create_topic("u")
         assert one.publish("query", 0, three(one))
@@ -344,7 +344,7 @@ def test_the_next_open_finishes_one_that_failed(
     assert log.published("query") == 0
     left = copy_as_if_killed(log, tmp_path / "left")
     log.close()
-    with commitlog.open(left if end == "killed" else log.path, shared=shared) as again:
+    with commitlog.open(left if end == "killed" else log.path, mode="shared" if shared else "w") as again:
         assert again.published("query") == 1
         assert (values(again), values(again, "t", 2)) == ([b"t-0"] * 2, [b"t-2"] * 2)
         assert values(again, "u") == [b"u-0"] * 2
@@ -475,13 +475,16 @@ def test_what_was_staged_for_a_topic_that_is_deleted_goes_with_it(log: CommitLog
 
 
 def test_while_somebody_else_publishes_an_open_does_not_wait(log_path: Path) -> None:
-    with commitlog.open(log_path, shared=True) as one:
+    with commitlog.open(log_path, mode="shared") as one:
         one.create_topic("t", partitions=3)
         one.create_topic("u")
         leave_unfinished(one, 1, three(one))
-        with ProcessLock(str(log_path / publishing.LOCK_NAME)), commitlog.open(log_path, shared=True) as two:
+        with (
+            ProcessLock(str(log_path / publishing.LOCK_NAME)),
+            commitlog.open(log_path, mode="shared") as two,
+        ):
             assert two.published("query") is None
-        with commitlog.open(log_path, shared=True) as two:
+        with commitlog.open(log_path, mode="shared") as two:
             assert two.published("query") == 1
 
 

@@ -917,7 +917,7 @@ def test_a_restart_needs_an_offset(leader: Partition, offset: int) -> None:
 
 
 def test_a_shared_partition_has_no_replicas(tmp_path: Path) -> None:
-    with commitlog.open(tmp_path / "shared", shared=True) as log:
+    with commitlog.open(tmp_path / "shared", mode="shared") as log:
         partition = log.create_topic("t").partition(0)
         for change in (lambda: partition.lead(1), partition.follow):
             with pytest.raises(ConfigError, match="shared"):
@@ -928,7 +928,7 @@ def test_a_shared_partition_has_no_replicas(tmp_path: Path) -> None:
 def test_a_replicated_partition_is_not_shared(log_path: Path, leader: Partition, log: CommitLog) -> None:
     log.close()
     with pytest.raises(ConfigError, match="shared"):
-        commitlog.open(log_path, shared=True)
+        commitlog.open(log_path, mode="shared")
 
 
 def test_a_reader_neither_leads_nor_follows(leader: Partition, log_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two logs opened with shared=True in one process are to each other what two processes are."""
+"""Two logs opened in mode "shared" in one process are to each other what two processes are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFIG = {"segment_bytes": 1_000, "flush_ms": -1, "file_delete_delay_ms": 0, "in
 
 @pytest.fixture
 def logs(log_path: Path) -> Iterator[tuple[CommitLog, CommitLog]]:
-    with commitlog.open(log_path, shared=True) as one, commitlog.open(log_path, shared=True) as other:
+    with commitlog.open(log_path, mode="shared") as one, commitlog.open(log_path, mode="shared") as other:
         yield one, other
 
 
@@ -176,7 +176,7 @@ def test_a_topic_that_was_made_again_is_not_altered_through_the_one_before(
 def test_a_page_is_not_believed_if_the_process_that_was_recovering_the_partition_died(
     log_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with commitlog.open(log_path, shared=True) as log:
+    with commitlog.open(log_path, mode="shared") as log:
         partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
         partition.append(b"0", sync=True)
         shutil.copy(Path(partition.path, "state"), tmp_path / "state")
@@ -185,7 +185,7 @@ def test_a_page_is_not_believed_if_the_process_that_was_recovering_the_partition
     shutil.copy(tmp_path / "state", log_path / "t-0" / "state")  # a power cut left an older one
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Recovery, "run", killed)
-        commitlog.open(log_path, shared=True)
+        commitlog.open(log_path, mode="shared")
     # another process came while the lock was held, and waited for it
     try_lock, held = files.try_lock, [log_path / "t-0" / "members.lock"]
 
@@ -197,7 +197,7 @@ def test_a_page_is_not_believed_if_the_process_that_was_recovering_the_partition
         return try_lock(fd, shared=shared)
 
     monkeypatch.setattr(files, "try_lock", try_in_vain)
-    with commitlog.open(log_path, shared=True) as log:
+    with commitlog.open(log_path, mode="shared") as log:
         assert not held
         found = list(log.topic("t").partition(0).records())
     assert [record.value for record in found] == [b"%d" % number for number in range(10)]
@@ -226,19 +226,19 @@ def test_nothing_else_is_cut_when_the_active_segment_is_removed(pair: tuple[Part
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_log_is_shared_or_exclusive(log_path: Path, first: bool) -> None:
-    with commitlog.open(log_path, shared=first), pytest.raises(LogLockedError):
-        commitlog.open(log_path, shared=not first)
-    commitlog.open(log_path, shared=not first).close()
+    with commitlog.open(log_path, mode="shared" if first else "w"), pytest.raises(LogLockedError):
+        commitlog.open(log_path, mode="shared" if not first else "w")
+    commitlog.open(log_path, mode="shared" if not first else "w").close()
 
 
 def test_only_writers_share(log_path: Path) -> None:
     commitlog.open(log_path).close()
     with pytest.raises(ConfigError):
-        commitlog.open(log_path, mode="r", shared=True)
+        commitlog.open(log_path, mode="rw")  # type: ignore[arg-type]
 
 
 def test_a_reader_follows_shared_writers_and_what_they_left(log_path: Path) -> None:
-    with commitlog.open(log_path, shared=True) as log:
+    with commitlog.open(log_path, mode="shared") as log:
         log.create_topic("t", config=CONFIG)
         with commitlog.open(log_path, mode="r") as reading:
             reader = reading.topic("t").partition(0)
@@ -251,7 +251,7 @@ def test_a_reader_follows_shared_writers_and_what_they_left(log_path: Path) -> N
     with commitlog.open(log_path) as alone:
         assert contents(alone.topic("t").partition(0)) == whole
         alone.topic("t").partition(0).append(b"alone")
-    with commitlog.open(log_path, shared=True) as again:
+    with commitlog.open(log_path, mode="shared") as again:
         assert again.topic("t").partition(0).append(b"shared again") == 31
 
 
@@ -290,7 +290,7 @@ def test_threads_and_writers_at_once_lose_nothing(pair: tuple[Partition, Partiti
 
 
 def test_a_shared_log_leaves_no_clean_marker_and_no_leftovers(log_path: Path) -> None:
-    with commitlog.open(log_path, shared=True) as log:
+    with commitlog.open(log_path, mode="shared") as log:
         log.create_topic("t", config=TopicConfig()).append(b"x", sync=True)
     assert "clean-shutdown" not in names(log_path)
     with commitlog.open(log_path) as log:
@@ -305,8 +305,8 @@ def compacted(log_path: Path) -> Iterator[tuple[Partition, Partition]]:
     """A partition with something to compact, as two writers have it; nobody compacts it in the background."""
     config = LogConfig(cleaner_enable=False)
     with (
-        commitlog.open(log_path, shared=True, config=config) as one,
-        commitlog.open(log_path, shared=True, config=config) as other,
+        commitlog.open(log_path, mode="shared", config=config) as one,
+        commitlog.open(log_path, mode="shared", config=config) as other,
     ):
         partition = one.create_topic("t", config={**CONFIG, "cleanup_policy": "compact"}).partition(0)
         for number in range(100):
@@ -325,7 +325,7 @@ def test_a_partition_that_cannot_be_opened_keeps_no_lock_though_somebody_keeps_t
     kept = []
     for _ in range(3):
         with pytest.raises(CorruptionError) as caught:
-            commitlog.open(log_path, shared=True)
+            commitlog.open(log_path, mode="shared")
         kept.append(caught.value)
     with open(log_path / "t-0" / "members.lock") as file:
         assert files.try_lock(file.fileno())

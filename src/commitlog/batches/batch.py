@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from commitlog import notebook
 from commitlog.batches import compression
 from commitlog.batches.columns import (
     ALL_NULL,
@@ -113,6 +114,9 @@ class RecordBatch:
 
     def __repr__(self) -> str:
         return f"<RecordBatch [{self.base_offset}, {self.next_offset}) of {len(self)} at {self.position}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.records(repr(self), self.records())
 
     @property
     def first_row(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 import click
 
@@ -93,7 +94,7 @@ def consume(
     )
     with reading(directory) as log:
         log.topic(topic)
-        reset = "latest" if begin.end else "earliest"
+        reset: Literal["latest", "earliest"] = "latest" if begin.end else "earliest"
         with log.consumer(group_id=group, enable_auto_commit=False, auto_offset_reset=reset) as consumer:
             if group is None:
                 print_alone(log, consumer, topic, partition, begin, printer, follow=follow)

@@ -29,6 +29,6 @@ def writing(
     if not create:
         commitlog.open(directory, mode="r").close()
     with progress_bar(_CHECKING) as progress:
-        log = commitlog.open(directory, config=config, shared=shared, progress=progress)
+        log = commitlog.open(directory, config=config, mode="shared" if shared else "w", progress=progress)
     with log:
         yield log

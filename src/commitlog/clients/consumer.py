@@ -55,6 +55,13 @@ class Consumer(Positions):
             member = log.group_member(config)
             self._session = GroupSession(member, config, self._fetcher, self._begin)
 
+    def __repr__(self) -> str:
+        group = "" if self.config.group_id is None else f" of group {self.config.group_id!r}"
+        if self._closed:
+            return f"<Consumer{group}: closed>"
+        reads = ", ".join(str(name) for name in sorted(self._fetcher.places))
+        return f"<Consumer{group} reads {reads or 'nothing'}>"
+
     def __enter__(self) -> Self:
         return self
 

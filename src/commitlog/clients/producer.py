@@ -75,6 +75,10 @@ class Producer:
         self._task = Task("producer", self._work)
         self._task.start()
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"acks={self.config.acks!r}, {len(self._filling)} open batches"
+        return f"<Producer {self.config.client_id or self.producer_id}: {state}>"
+
     # --- sending
 
     def send(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Literal, NamedTuple
 
@@ -72,8 +74,8 @@ class ProducerBatch:
 
     __slots__ = (
         "_acks", "_batch_size", "_callbacks", "_charged_bytes", "_count", "_ended", "_headers",
-        "_partitions", "_rows", "_shares", "_tickets", "_times", "created", "done", "has_given_times",
-        "keyed_bytes", "limit", "records", "small_bytes", "tickets", "topic", "unkeyed_bytes",
+        "_partitions", "_rows", "_shares", "_tickets", "_times", "_waiting", "created", "done",
+        "has_given_times", "keyed_bytes", "limit", "records", "small_bytes", "tickets", "topic", "unkeyed_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +102,7 @@ class ProducerBatch:
         self._partitions: dict[int, int] = {}
         self._callbacks: dict[int, Callback] = {}
         self._shares: list[Share] = []
+        self._waiting: list[Callable[[], object]] = []  # to be called at the end
         self._set_limit()
 
     # --- open: for all of this, the producer's lock is held
@@ -207,11 +210,11 @@ class ProducerBatch:
         with self._ended.mutex:
             self.done = True
             self._ended.notify_all()
+            waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call_logged(call, self.topic)
         for ticket, callback in self._callbacks.items():
-            try:
-                callback(*self.outcome(ticket))
-            except Exception:  # it is not ours
-                _logger.exception("a delivery callback of %s failed", self.topic)
+            call_logged(partial(callback, *self.outcome(ticket)), self.topic)
         return next((share.error for share in self._shares if share.error is not None), None)
 
     # --- asked for
@@ -250,12 +253,28 @@ class ProducerBatch:
         # with acks=0 somebody may ask before it is appended
         return _milliseconds(records[records[3::_FIELDS].index(ticket) * _FIELDS + 2])
 
+    def when_done(self, call: Callable[[], object]) -> None:
+        """Call this at the end, or now if that has come."""
+        with self._ended.mutex:
+            if not self.done:
+                self._waiting.append(call)
+                return
+        call_logged(call, self.topic)
+
     def wait(self, timeout: float | None) -> bool:
         """Wait for the end; False if it has not come after `timeout` seconds."""
         if not self.done:
             with self._ended.mutex:
                 return self._ended.wait_for(lambda: self.done, timeout)
         return True
+
+
+def call_logged(call: Callable[[], object], topic: str) -> None:
+    """Call what an application asked to be called; what it raises is logged."""
+    try:
+        call()
+    except Exception:
+        _logger.exception("a delivery callback of %s failed", topic)
 
 
 def _milliseconds(moment: float | int) -> int:
@@ -271,7 +290,10 @@ def usual_bytes(values: Sequence[Any], keys: Sequence[Any] | None) -> int:
 
 
 class RecordFuture:
-    """What becomes of a record: a delivery and a ticket, and nothing more before somebody asks."""
+    """What becomes of a record that was sent: ask for the result(), or await it.
+
+    It knows its batch and a ticket, and works out the rest when it is asked.
+    """
 
     __slots__ = ("_delivery", "_ticket")  # Producer.send() fills them
     _delivery: ProducerBatch
@@ -294,6 +316,29 @@ class RecordFuture:
     def exception(self, timeout: float | None = None) -> Exception | None:
         """Return what kept the record from being there, None if nothing did."""
         return self._outcome(timeout)[1]
+
+    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
+        """Call `callback` with this future once it is done: at once, or in the thread that delivers."""
+        self._delivery.when_done(partial(callback, self))
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self._delivery.done:
+            import asyncio
+
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+
+            def wake() -> None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(go_on)
+
+            def go_on() -> None:
+                if not waiter.done():  # cancelled
+                    waiter.set_result(None)
+
+            self._delivery.when_done(wake)
+            yield from waiter
+        return self.result()
 
     def _outcome(self, timeout: float | None) -> tuple[RecordMetadata | None, Exception | None]:
         if not self._delivery.wait(timeout):

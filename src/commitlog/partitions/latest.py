@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from commitlog import notebook
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.columns import NO_NULLS
 
@@ -33,6 +35,10 @@ class Latest(Mapping[bytes, bytes]):
 
     def __repr__(self) -> str:
         return f"<Latest {len(self._values)} keys at {', '.join(map(str, self.next_offsets))}>"
+
+    def _repr_html_(self) -> str:
+        rows = list(islice(self._values.items(), notebook.ROWS))
+        return notebook.table(repr(self), ("key", "value"), rows, len(self) > notebook.ROWS)
 
     @property
     def next_offset(self) -> int:

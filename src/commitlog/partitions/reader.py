@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from commitlog import notebook
 from commitlog.batches.batch import RecordBatch
 from commitlog.errors import CorruptionError, OffsetOutOfRangeError
 from commitlog.partitions.counters import PartitionMetrics
@@ -97,6 +98,10 @@ class LogReader:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} [{self.start_offset}, {self.next_offset})>"
+
+    def _repr_html_(self) -> str:
+        last = max(self.start_offset, self.high_watermark - notebook.ROWS)
+        return notebook.records(f"{self!r}: the last records", self.records(last))
 
     def __iter__(self) -> Iterator[Record]:
         return self.records()

@@ -121,7 +121,7 @@ def _verified(
 def _compact(path: str, log_id: str | None, name: TopicPartition) -> CompactionReport:
     """Run a pass; again where another came first: other tasks have the log open, and it cleans itself."""
     log_here(path, log_id)
-    with CommitLog.open(path, "w", None, shared=True) as log:
+    with CommitLog.open(path, "shared", None) as log:
         partition = log.topic(name.topic).partition(name.partition)
         report: CompactionReport = partition.compact()
         for _ in range(_PASSES - 1):

@@ -42,7 +42,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 def publish(path: str, txn_id: str, epoch: int, messages: Sequence[Written | None]) -> None:
     """Append what tasks have staged, in the order of tasks; nothing, if the epoch is published already."""
     staged = [one for message in messages if message is not None for one in message.staged]
-    with CommitLog.open(path, "w", None, shared=True) as log:
+    with CommitLog.open(path, "shared", None) as log:
         log.publish(txn_id, epoch, staged)
 
 

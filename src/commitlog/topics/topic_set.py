@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from commitlog import files
@@ -111,7 +112,7 @@ class TopicSet:
             entry = self._catalog.entry(name)
             if entry is None:
                 self._topics.pop(name, None)
-                raise UnknownTopicError(name)
+                raise UnknownTopicError(name, *get_close_matches(name, self.names(), 1))
             found = self._topics.get(name)
             if found is None or (self._mode != "w" and _outdated(found, entry)):
                 found = self._topics[name] = self._open_topic(entry, self._mode)
