@@ -1,4 +1,4 @@
-"""Lane: the way of a topic's records from a producer's batches into partitions."""
+"""Accumulator: a topic's batches on their way from a producer into partitions."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Consumer(Positions):
         self._session: GroupSession | None = None
         if config.group_id is not None:
             member = log.group_member(config)
-            self._session = GroupSession(member, config, self._fetcher, self._begin)
+            self._session = GroupSession(member, config, self._fetcher)
 
     def __repr__(self) -> str:
         group = "" if self.config.group_id is None else f" of group {self.config.group_id!r}"
@@ -213,7 +213,10 @@ class Consumer(Positions):
 
     def _keep_up(self) -> None:
         if self._session is not None:
-            self._session.keep_up()
+            gained = self._session.keep_up()
+            if gained:
+                self._begin(gained)
+                self._session.assigned(gained)
         else:
             self._read_all()
         for name in [name for name, place in self._fetcher.places.items() if place.partition.closed]:

@@ -75,7 +75,8 @@ class ProducerBatch:
     __slots__ = (
         "_acks", "_batch_size", "_callbacks", "_charged_bytes", "_count", "_ended", "_headers",
         "_partitions", "_rows", "_shares", "_tickets", "_times", "_waiting", "created", "done",
-        "has_given_times", "keyed_bytes", "limit", "records", "small_bytes", "tickets", "topic", "unkeyed_bytes",
+        "has_given_times", "keyed_bytes", "limit", "records", "small_bytes", "tickets", "topic",
+        "unkeyed_bytes",
     )  # fmt: skip
 
     def __init__(

@@ -45,12 +45,10 @@ class GroupSession:
         member: GroupMember,
         config: ConsumerConfig,
         fetcher: Fetcher,
-        begin: Callable[[Iterable[TopicPartition]], None],
     ) -> None:
         self.member = member
         self._config = config
         self._fetcher = fetcher
-        self._begin = begin  # makes the consumer read partitions, from where the group has committed
         self._topics: Callable[[], set[str]] = set
         self._joined_topics: set[str] = set()
         self._listener = RebalanceListener()
@@ -106,13 +104,17 @@ class GroupSession:
         due = interval > 0 and time.monotonic() >= self._commit_at
         return due or bool(self._outcomes) or (self.member.joined and self.member.must_look)
 
-    def keep_up(self) -> None:
-        """Go towards the group's target, and commit if that is due: the first thing that poll() does."""
+    def keep_up(self) -> set[TopicPartition]:
+        """Go towards the group's target, and commit if that is due: the first thing that poll() does.
+
+        Returns the partitions that are gained: assigned() comes once the consumer reads them.
+        """
         self._check_fenced()
         self._tell()
+        gained: set[TopicPartition] = set()
         if self.member.joined and self.member.must_look:
             try:
-                self._reconcile()
+                gained = self._reconcile()
             except FencedMemberError as fenced:
                 self._fenced = fenced
                 self._lose()
@@ -125,12 +127,19 @@ class GroupSession:
                     self._join()
         if self._config.enable_auto_commit and time.monotonic() >= self._commit_at:
             self._auto_commit(self._fetcher.places)
+        return gained
+
+    def assigned(self, gained: set[TopicPartition]) -> None:
+        """Tell the listener of partitions that the consumer reads now."""
+        self._told |= gained
+        self._listener.on_assigned(gained)
 
     def _check_fenced(self) -> None:
         if self._fenced is not None:
             raise FencedMemberError(*self._fenced.args)
 
-    def _reconcile(self) -> None:
+    def _reconcile(self) -> set[TopicPartition]:
+        """Give up what is another member's; returns what is this one's now."""
         going = set(self.member.to_release())  # FencedMemberError for who must not join again
         if self.member.lost:
             raise CommitFailedError(self.member.directory.group_id, "this member was silent for too long")
@@ -140,14 +149,7 @@ class GroupSession:
             finally:
                 if self.member.joined:  # they are not read any more, whatever the listener did
                     self.member.release(going)
-        if not self.member.joined:
-            return
-        owned = self.member.take()
-        coming = owned - self._told
-        if coming:
-            self._begin(coming)
-            self._told |= coming
-            self._listener.on_assigned(coming)
+        return self.member.take() - self._told if self.member.joined else set()
 
     def _revoke(self, going: set[TopicPartition]) -> None:
         try:
