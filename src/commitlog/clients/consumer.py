@@ -53,7 +53,7 @@ class Consumer(Positions):
         self._session: GroupSession | None = None
         if config.group_id is not None:
             member = log.group_member(config)
-            self._session = GroupSession(member, config, self._fetcher)
+            self._session = GroupSession(member, config, self._fetcher, self)
 
     def __repr__(self) -> str:
         group = "" if self.config.group_id is None else f" of group {self.config.group_id!r}"

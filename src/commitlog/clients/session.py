@@ -45,10 +45,12 @@ class GroupSession:
         member: GroupMember,
         config: ConsumerConfig,
         fetcher: Fetcher,
+        consumer: object,
     ) -> None:
         self.member = member
         self._config = config
         self._fetcher = fetcher
+        self._consumer = consumer  # kept as long as the threads run, so that closing the log closes it
         self._topics: Callable[[], set[str]] = set
         self._joined_topics: set[str] = set()
         self._listener = RebalanceListener()
