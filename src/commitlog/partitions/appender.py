@@ -108,38 +108,11 @@ class Appender:
         if sync:
             self._syncer.sync_to(end)
 
-    def append_many(
-        self,
-        values: Iterable[Buffer | None],
-        *,
-        keys: Iterable[Buffer | None] | None = None,
-        headers: Iterable[Headers] | None = None,
-        timestamps: Iterable[int] | None = None,
-        producer: tuple[int, int, int] = NO_PRODUCER,
-        sync: bool = False,
-    ) -> range:
-        """Append records as one batch, all or nothing, and return their offsets; 1,048,576 records at most.
-
-        `producer` is (producer_id, producer_epoch, sequence of the first record). A batch that its producer
-        appends again is not appended again, but answered with the offsets it has.
-        """
-        return self.append_encoded(self.encode(values, keys, headers, timestamps, producer), sync=sync)
-
-    def append_arrow(self, data: ArrowData, *, sync: bool = False) -> range:
-        """Append the columns value, key, timestamp and headers of Arrow data (all but value optional).
-
-        A pyarrow table or batch, or what speaks Arrow's C stream: a data frame, the result of a query. All or
-        nothing for readers; a crash may keep a prefix of a table's chunks, each one whole. A chunk of more
-        than 1,048,576 records is divided.
-        """
-        return self.append_encoded(self.encode_arrow(data), sync=sync)
-
     def encode_arrow(self, data: ArrowData) -> tuple[EncodedBatch, ...]:
         """Check Arrow data and encode it, at least a batch for each of its chunks: what needs no lock."""
-        state = self._state
         from commitlog.batches import arrow
 
-        return tuple(arrow.to_batches(data, state.rules, now_ms()))
+        return tuple(arrow.to_batches(data, self._state.rules, now_ms()))
 
     def encode(
         self,
