@@ -2,13 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test check docs bench fuzz soak test-spark-versions clean
 
-demo: $(READY)
+# The first two programs need the library alone, so they run before Spark is installed.
+demo: $(CORE)
 	$(BIN)/python examples/quickstart.py
 	$(BIN)/python examples/replicated_log.py
+	@$(MAKE) --no-print-directory $(VENV)/.demo
 	$(BIN)/python examples/spark_pipeline/run.py
 
 test: $(READY)
@@ -53,12 +57,20 @@ test-spark-%:
 	.venv-spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' 'pyspark~=$*.0'
 	.venv-spark-$*/bin/python -m pytest tests/spark
 
-$(READY): pyproject.toml
+$(CORE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "commitlog needs Python 3.11 or newer; say which one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(INSTALL) --editable .
 	@touch $@
+
+$(VENV)/.demo: $(CORE)
+	$(INSTALL) --editable '.[demo]'
+	@touch $@
+
+$(READY): $(CORE)
+	$(INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.demo $@
 
 clean:
 	rm -rf $(VENV) .venv-spark-* dist build site fuzz-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis
