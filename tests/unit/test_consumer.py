@@ -442,7 +442,7 @@ def test_a_poll_that_failed_has_taken_nothing(
         ) -> Iterator[Any]:
             if self.path == second and left:
                 raise left.pop()
-            return real(self, start, end, **name)  # type: ignore[no-any-return]
+            return real(self, start, end, **name)
 
         monkeypatch.setattr(Segment, name, failing)
     seen: list[tuple[int, int]] = []
