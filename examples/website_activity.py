@@ -22,7 +22,7 @@ MIDNIGHT = 1_785_542_400_000  # 2026-08-01, in milliseconds
 HOUR = 3_600_000
 
 
-def visits(count: int) -> list[tuple[int, str, str, dict]]:
+def visits(count: int) -> list[tuple[int, str, str, dict[str, str]]]:
     """Make up a day: when, which kind, which visitor, what."""
     chance = random.Random(7)
     times = sorted(MIDNIGHT + chance.randrange(24 * HOUR) for _ in range(count))
@@ -46,7 +46,7 @@ def watch(path: str) -> None:
     """The dashboard, in a process of its own if you like: what came in, over all topics that fit the name."""
     with commitlog.open(path, mode="r") as log, log.consumer(group_id="dashboard") as consumer:
         consumer.subscribe(pattern="activity-.*")
-        seen = Counter()
+        seen = Counter[str]()
         while found := consumer.poll_batches(timeout=0.2):
             for partition, batches in found.items():
                 seen[partition.topic] += sum(len(batch) for batch in batches)
@@ -56,7 +56,7 @@ def watch(path: str) -> None:
 
 def count_pages(log: commitlog.CommitLog) -> None:
     """The nightly job: columns instead of records, and the result as records of another topic."""
-    pages = Counter()
+    pages = Counter[str]()
     for partition in log.topic("activity-views").partitions:
         for batch in partition.to_reader(columns=["value"]):
             page = pc.extract_regex(batch["value"].cast("string"), r'"page": "(?P<page>[^"]*)"')
