@@ -35,9 +35,10 @@ def visits(count: int) -> list[tuple[int, str, str, dict[str, str]]]:
 
 
 def serve(log: commitlog.CommitLog, count: int) -> None:
-    """The website: one record for each thing a visitor does, appended in batches behind its back."""
-    how = {"key_serializer": str.encode, "value_serializer": lambda what: json.dumps(what).encode()}
-    with log.producer(**how) as producer:
+    """The website: one record for each thing a visitor does, appended in batches in the background."""
+    with log.producer(
+        key_serializer=str.encode, value_serializer=lambda what: json.dumps(what).encode()
+    ) as producer:
         for time, kind, visitor, what in visits(count):
             producer.send(f"activity-{kind}", what, visitor, timestamp=time)
 

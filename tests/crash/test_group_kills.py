@@ -446,7 +446,7 @@ def test_a_position_is_committed_even_if_the_member_had_committed_it_before_othe
 def test_a_static_member_that_comes_back_during_a_rebalance_gives_up_what_is_not_its_own_any_more(
     path: Path, strategy: str
 ) -> None:
-    settings = {"group_id": "g", "partition_assignment_strategy": strategy}
+    settings: dict[str, Any] = {"group_id": "g", "partition_assignment_strategy": strategy}
     with commitlog.open(path, mode="shared") as log:
         before = log.consumer("t", group_instance_id="name", **settings)
         before.poll()
