@@ -58,7 +58,7 @@ def mishandled(partition: int, table: pa.Table) -> pa.Table:
 
 def receive(log: commitlog.CommitLog) -> Counter[tuple[int, int]]:
     """The receiver, and its counts; returns how often it took each record, by partition and offset."""
-    taken, counts = Counter(), Counter()
+    taken, counts = Counter[tuple[int, int]](), Counter[int]()
     with log.consumer("payments", group_id="ledger") as consumer:
         while found := consumer.poll_arrow(timeout=0.2):
             for (_, partition), whole in found.items():

@@ -17,7 +17,7 @@ class Crash(Exception):  # noqa: N818
     """What a pulled plug looks like to this program: nothing after it is done, close() neither."""
 
 
-def at_most_once(log, database, crash_at) -> None:
+def at_most_once(log: commitlog.CommitLog, database: sqlite3.Connection, crash_at: int | None) -> None:
     """Commit first, then work: a crash in between loses what was committed and not done."""
     consumer = log.consumer(
         "payments", group_id="at most once", enable_auto_commit=False, max_poll_records=10
@@ -33,7 +33,7 @@ def at_most_once(log, database, crash_at) -> None:
     consumer.close()
 
 
-def at_least_once(log, database, crash_at) -> None:
+def at_least_once(log: commitlog.CommitLog, database: sqlite3.Connection, crash_at: int | None) -> None:
     """Work first, then commit: a crash in between does the work again."""
     consumer = log.consumer(
         "payments", group_id="at least once", enable_auto_commit=False, max_poll_records=10
@@ -52,10 +52,10 @@ def at_least_once(log, database, crash_at) -> None:
 class FromDatabase(commitlog.RebalanceListener):
     """Goes on where the database says: the group shares out partitions, the offsets are kept here."""
 
-    def __init__(self, consumer, database) -> None:
+    def __init__(self, consumer: commitlog.Consumer, database: sqlite3.Connection) -> None:
         self.consumer, self.database = consumer, database
 
-    def on_assigned(self, partitions) -> None:
+    def on_assigned(self, partitions: set[commitlog.TopicPartition]) -> None:
         for partition in partitions:
             row = self.database.execute(
                 "SELECT next FROM offsets WHERE topic=? AND part=?", partition
@@ -63,7 +63,7 @@ class FromDatabase(commitlog.RebalanceListener):
             self.consumer.seek(partition, row[0] if row else 0)
 
 
-def effectively_once(log, database, crash_at) -> None:
+def effectively_once(log: commitlog.CommitLog, database: sqlite3.Connection, crash_at: int | None) -> None:
     """Store the work and the offset in one transaction: a crash undoes both."""
     consumer = log.consumer(group_id="effectively once", enable_auto_commit=False, max_poll_records=10)
     consumer.subscribe("payments", listener=FromDatabase(consumer, database))

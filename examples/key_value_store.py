@@ -26,24 +26,24 @@ class Store(MutableMapping[bytes, bytes]):
         if "store" not in self.log.topics():
             self.log.create_topic("store", config=COMPACTED)
         self.changes = self.log.topic("store").partition(0)
-        self.values = dict(self.changes.latest())
+        self.contents = dict(self.changes.latest())
 
     def __getitem__(self, key: bytes) -> bytes:
-        return self.values[key]
+        return self.contents[key]
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
         self.changes.append(value, key=key)
-        self.values[key] = value
+        self.contents[key] = value
 
     def __delitem__(self, key: bytes) -> None:
-        del self.values[key]
+        del self.contents[key]
         self.changes.append(None, key=key)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self.values)
+        return iter(self.contents)
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.contents)
 
 
 def shop_until_killed(path: str) -> None:
@@ -82,13 +82,13 @@ def main(path: str) -> None:
         store[b"item-7"] = b"sold out"
         del store[b"item-8"]
         follow(reader, replica, offset)
-        print("a replica that follows is the same:", replica == store.values)
+        print("a replica that follows is the same:", replica == store.contents)
 
         store.changes.roll()
         store.changes.compact()  # a thread of the log does it, too, when it is worth it
         left = sum(len(batch) for batch in store.changes.batches())
         print(f"after compaction {left} records are left of {store.changes.next_offset} changes")
-        print("and nothing else is different:", dict(store.changes.latest()) == store.values)
+        print("and nothing else is different:", dict(store.changes.latest()) == store.contents)
     store.log.close()
 
 

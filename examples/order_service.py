@@ -15,11 +15,14 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import commitlog
+from commitlog import TopicPartition
 
+Order = dict[str, Any]
 STOCK = {"apples": 12, "pears": 3, "plums": 0}
-ORDERS = [
+ORDERS: list[Order] = [
     {"id": "o-1", "customer": "alice", "item": "apples", "quantity": 3, "price": 2},
     {"id": "o-2", "customer": "bob", "item": "plums", "quantity": 1, "price": 3},
     {"id": "o-3", "customer": "carol", "item": "pears", "quantity": 2, "price": 1},
@@ -30,38 +33,38 @@ ORDERS = [
 ]
 
 
-def fraud(spent: Counter, order: dict) -> bool:
+def fraud(spent: Counter[str], order: Order) -> bool:
     """Nobody spends more than 2,000."""
     spent[order["customer"]] += order["quantity"] * order["price"]
     return spent[order["customer"]] <= 2_000
 
 
-def inventory(sold: Counter, order: dict) -> bool:
+def inventory(sold: Counter[str], order: Order) -> bool:
     """Nothing is sold that is not there."""
-    enough = sold[order["item"]] + order["quantity"] <= STOCK[order["item"]]
+    enough: bool = sold[order["item"]] + order["quantity"] <= STOCK[order["item"]]
     sold[order["item"]] += order["quantity"] if enough else 0
     return enough
 
 
-def details(_: Counter, order: dict) -> bool:
+def details(_: Counter[str], order: Order) -> bool:
     """An order is for something, and costs something."""
-    return order["quantity"] > 0 and order["price"] > 0
+    return bool(order["quantity"] > 0 and order["price"] > 0)
 
 
 SERVICES = [fraud, inventory, details]
 
 
 def validate(
-    log: commitlog.CommitLog, passes: Callable[[Counter, dict], bool], stop: threading.Event
+    log: commitlog.CommitLog, passes: Callable[[Counter[str], Order], bool], stop: threading.Event
 ) -> None:
     """Answer every order once; what was answered before a restart is only remembered."""
-    state, name = Counter(), passes.__name__
+    state, name = Counter[str](), passes.__name__
     with log.consumer("orders", group_id=name, enable_auto_commit=False) as consumer:
         answered = consumer.committed(("orders", 0)) or 0
-        for record in log.topic("orders").partition(0).records(0, answered):
-            passes(state, json.loads(record.value))
+        for earlier in log.topic("orders").partition(0).records(0, answered):
+            passes(state, json.loads(earlier.value))
         while not stop.is_set():
-            for record in consumer.poll(timeout=0.1).get(("orders", 0), []):
+            for record in consumer.poll(timeout=0.1).get(TopicPartition("orders", 0), []):
                 answer = {"service": name, "passed": passes(state, json.loads(record.value))}
                 log.topic("validations").append(json.dumps(answer).encode(), key=record.key)
             consumer.commit()  # a crash before: the same order, the same state, so the same answer again
@@ -69,7 +72,7 @@ def validate(
 
 def aggregate(log: commitlog.CommitLog, stop: threading.Event) -> None:
     """Read all answers from the first on; one that is there twice changes nothing."""
-    answers = defaultdict(dict)
+    answers: dict[bytes, dict[str, bool]] = defaultdict(dict)
     with log.consumer("validations") as consumer:
         while not stop.is_set():
             for record in itertools.chain(*consumer.poll(timeout=0.1).values()):
@@ -81,7 +84,7 @@ def aggregate(log: commitlog.CommitLog, stop: threading.Event) -> None:
                     log.topic("states").append(state.encode(), key=record.key)
 
 
-def take(path: str, orders: list[dict]) -> None:
+def take(path: str, orders: list[Order]) -> None:
     """Take orders while all services run, until each has a state."""
     with commitlog.open(path) as log:
         stop = threading.Event()
@@ -96,8 +99,8 @@ def take(path: str, orders: list[dict]) -> None:
         stop.set()
         for part in parts:
             part.join()
-        for order, state in sorted(log.topic("states").latest().items()):
-            print(f"  {order.decode()} {state.decode()}")
+        for key, state in sorted(log.topic("states").latest().items()):
+            print(f"  {key.decode()} {state.decode()}")
 
 
 def main(path: str) -> None:

@@ -3,15 +3,19 @@
 Run it with `make demo`, or with `python examples/quickstart.py` where commitlog is installed.
 """
 
+from __future__ import annotations
+
 import multiprocessing
 import os
 import signal
 import tempfile
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
 
 import commitlog
 
 
-def tail(path: str, ready, count: int) -> None:
+def tail(path: str, ready: Event, count: int) -> None:
     """Read along in another process while the first one writes."""
     with commitlog.open(path, mode="r") as log:
         orders = log.topic("orders").partition(0)
@@ -24,7 +28,7 @@ def tail(path: str, ready, count: int) -> None:
                 position, seen = record.offset + 1, seen + 1
 
 
-def write_until_killed(path: str, acknowledged) -> None:
+def write_until_killed(path: str, acknowledged: Synchronized[int]) -> None:
     """Append for ever; tell after each append which offset was acknowledged."""
     log = commitlog.open(path)
     orders = log.topic("orders").partition(0)

@@ -59,7 +59,7 @@ def main(path: Path) -> None:
             value = b"order %d" % number
             acknowledged[orders.append(value, acks="all")] = value
             if number == 500:
-                leader = controller.state().partition(ORDERS).leader  # type: ignore[union-attr]
+                leader = controller.state().partition(ORDERS).leader
                 assert leader is not None
                 print(f"{number + 1} records; node {leader} leads, and is killed")
                 os.kill(nodes[leader].pid, signal.SIGKILL)

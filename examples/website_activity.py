@@ -22,7 +22,7 @@ MIDNIGHT = 1_785_542_400_000  # 2026-08-01, in milliseconds
 HOUR = 3_600_000
 
 
-def visits(count: int) -> list[tuple[int, str, str, dict]]:
+def visits(count: int) -> list[tuple[int, str, str, dict[str, str]]]:
     """Make up a day: when, which kind, which visitor, what."""
     chance = random.Random(7)
     times = sorted(MIDNIGHT + chance.randrange(24 * HOUR) for _ in range(count))
@@ -35,9 +35,10 @@ def visits(count: int) -> list[tuple[int, str, str, dict]]:
 
 
 def serve(log: commitlog.CommitLog, count: int) -> None:
-    """The website: one record for each thing a visitor does, appended in batches behind its back."""
-    how = {"key_serializer": str.encode, "value_serializer": lambda what: json.dumps(what).encode()}
-    with log.producer(**how) as producer:
+    """The website: one record for each thing a visitor does, appended in batches in the background."""
+    with log.producer(
+        key_serializer=str.encode, value_serializer=lambda what: json.dumps(what).encode()
+    ) as producer:
         for time, kind, visitor, what in visits(count):
             producer.send(f"activity-{kind}", what, visitor, timestamp=time)
 
@@ -46,7 +47,7 @@ def watch(path: str) -> None:
     """The dashboard, in a process of its own if you like: what came in, over all topics that fit the name."""
     with commitlog.open(path, mode="r") as log, log.consumer(group_id="dashboard") as consumer:
         consumer.subscribe(pattern="activity-.*")
-        seen = Counter()
+        seen = Counter[str]()
         while found := consumer.poll_batches(timeout=0.2):
             for partition, batches in found.items():
                 seen[partition.topic] += sum(len(batch) for batch in batches)
@@ -56,7 +57,7 @@ def watch(path: str) -> None:
 
 def count_pages(log: commitlog.CommitLog) -> None:
     """The nightly job: columns instead of records, and the result as records of another topic."""
-    pages = Counter()
+    pages = Counter[str]()
     for partition in log.topic("activity-views").partitions:
         for batch in partition.to_reader(columns=["value"]):
             page = pc.extract_regex(batch["value"].cast("string"), r'"page": "(?P<page>[^"]*)"')

@@ -23,11 +23,17 @@ WORKERS = 4
 
 def work(path: str, number: int, killed_at: int | None) -> None:
     """Take jobs until all are done; do them first, commit then."""
-    how = {"enable_auto_commit": False, "max_poll_records": 10}
-    alive = {"session_timeout_ms": 3_000, "heartbeat_interval_ms": 200}
     with (
         commitlog.open(path, mode="shared") as log,
-        log.consumer("jobs", group_id="workers", client_id=f"worker-{number}", **how, **alive) as consumer,
+        log.consumer(
+            "jobs",
+            group_id="workers",
+            client_id=f"worker-{number}",
+            enable_auto_commit=False,
+            max_poll_records=10,
+            session_timeout_ms=3_000,
+            heartbeat_interval_ms=200,
+        ) as consumer,
     ):
         results, done = log.topic("results"), 0
         while len(results.latest()) < JOBS:

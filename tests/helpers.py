@@ -27,10 +27,11 @@ from commitlog import (
 )
 from commitlog.batches.columns import CONSTANT, DTYPES, U32, IntColumn, narrow, pack_bytes
 from commitlog.batches.encode import NO_STRINGS, Columns, EncodedBatch, Rules, assemble, encode
+from commitlog.config import CompressionType
 from commitlog.partitions import adopter
 from commitlog.segment import segment_path
 
-CODECS = ("none", "zstd", "gzip", "lz4", "snappy")
+CODECS: tuple[CompressionType, ...] = ("none", "zstd", "gzip", "lz4", "snappy")
 
 
 def contents(partition: Any) -> list[Record]:

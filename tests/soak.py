@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,7 @@ def time_limit(seconds: float, errors: int) -> Iterator[None]:
     """
 
     def too_long(*_: object) -> None:
+        assert sys.__stderr__ is not None
         faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
         pytest.fail(f"it takes longer than {seconds:g} s; the captured errors have the stacks of all threads")
 
@@ -81,7 +83,8 @@ class Table:
 
     def add(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
-            self._counts.update(dict(report.user_properties).get(PROPERTY, {}))
+            counts: Any = dict(report.user_properties).get(PROPERTY, {})
+            self._counts.update(counts)
         if report.when == "call" or report.outcome != "passed":
             self._tests[report.outcome] += 1
 

@@ -135,3 +135,31 @@ def test_every_crash_window_is_named_by_a_crash_test() -> None:
 
 def test_there_are_crash_windows_to_name() -> None:
     assert len(list(crash_comments())) > 5
+
+
+ROOT = TESTS.parent
+
+
+def test_workflows_call_make_targets_and_pin_actions_by_major_version() -> None:
+    yaml = pytest.importorskip("yaml")
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        jobs = yaml.safe_load(path.read_text())["jobs"].values()
+        steps = [step for job in jobs for step in job["steps"]]
+        for step in steps:
+            if "run" in step:
+                name = str(step["run"]).removeprefix("make ")
+                assert name in targets or (ROOT / name).is_file(), step
+            else:
+                assert re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]), step
+        assert any("run" in step for step in steps), path
+
+
+def test_hooks_before_a_commit_are_commands_of_make_check() -> None:
+    yaml = pytest.importorskip("yaml")
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    assert [repository["repo"] for repository in config["repos"]] == ["local"]
+    makefile = (ROOT / "Makefile").read_text().replace("$(BIN)", ".venv/bin")
+    for hook in config["repos"][0]["hooks"]:
+        assert hook["language"] == "system"
+        assert f"\t{hook['entry'].removesuffix(' --force-exclude')}" in makefile, hook["id"]

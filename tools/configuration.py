@@ -85,7 +85,7 @@ def human(name: str, value: int) -> str:
 def default(field: dataclasses.Field[Any]) -> str:
     """Write a field's default."""
     if field.default_factory is not dataclasses.MISSING:
-        return f"`{field.default_factory.__name__}()`"
+        return f"`{field.default_factory.__name__}()`"  # type: ignore[attr-defined]
     value = field.default
     if type(value) is int:
         return human(field.name, value)

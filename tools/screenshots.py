@@ -63,10 +63,10 @@ def fill(log: commitlog.CommitLog, dice: random.Random) -> None:
     for _ in range(60):
         frames.append(b"\x89FRM" + dice.randbytes(20_000), key=b"door")
     log.create_topic("audit")
-    for group, part in (("billing", 0.97), ("analytics", 0.6), ("fraud-check", 1.0)):
+    for group, share in (("billing", 0.97), ("analytics", 0.6), ("fraud-check", 1.0)):
         ends = [(number, one.next_offset) for number, one in enumerate(orders.partitions)]
         log.commit_offsets(
-            group, {commitlog.TopicPartition("orders", number): int(end * part) for number, end in ends}
+            group, {commitlog.TopicPartition("orders", number): int(end * share) for number, end in ends}
         )
 
 

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import events
 
@@ -70,10 +71,10 @@ def expect(log: commitlog.CommitLog, found: Audit) -> None:
                 found.expected[window(view["time"]), events.PAGES[view["page"]]] += 1
 
 
-def parsed(value: bytes) -> dict | None:
+def parsed(value: bytes) -> dict[str, Any] | None:
     """Return a view, None if it is none."""
     try:
-        view = json.loads(value)
+        view: dict[str, Any] = json.loads(value)
         return view if {"id", "user", "page"} < view.keys() and isinstance(view["time"], int) else None
     except (ValueError, KeyError):
         return None

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -14,6 +15,7 @@ from click.shell_completion import ShellComplete
 
 import commitlog
 from cli.rig import SOURCE, call, ok, piped
+from commitlog import TopicPartition
 from commitlog.cli.app import app
 
 
@@ -134,7 +136,7 @@ def test_commands_options_topics_and_groups_are_completed(tmp_path: Path) -> Non
     with commitlog.open(tmp_path) as log:
         log.create_topic("orders")
         log.create_topic("other")
-        log.commit_offsets("billing", {("orders", 0): 0})
+        log.commit_offsets("billing", {TopicPartition("orders", 0): 0})
     assert "consume" in completed("con")
     assert completed("topics desc") == ["describe"]
     assert completed("consume --fol") == ["--follow"]
@@ -154,6 +156,10 @@ def test_the_completion_script_calls_the_program(shell: str) -> None:
 
 def test_bash_gets_its_answer_through_the_environment(tmp_path: Path) -> None:
     commitlog.open(tmp_path).close()
-    asked = {"_COMMITLOG_COMPLETE": "bash_complete", "COMP_WORDS": "commitlog top", "COMP_CWORD": "1"}
+    asked: dict[str, Any] = {
+        "_COMMITLOG_COMPLETE": "bash_complete",
+        "COMP_WORDS": "commitlog top",
+        "COMP_CWORD": "1",
+    }
     done = piped(**asked)
     assert "plain,topics" in done.stdout.decode().splitlines()

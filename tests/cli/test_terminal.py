@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import copy_as_if_killed
@@ -198,7 +199,7 @@ def test_a_shell_is_not_offered_names_that_it_would_run(tmp_path: Path) -> None:
             with log.consumer(group_id=name, enable_auto_commit=False) as consumer:
                 consumer.assign([("t", 0)])
                 consumer.commit({("t", 0): 0})
-    line = {"_COMMITLOG_COMPLETE": "bash_complete", "COMP_CWORD": "4"}
+    line: dict[str, Any] = {"_COMMITLOG_COMPLETE": "bash_complete", "COMP_CWORD": "4"}
     words = f"commitlog groups describe {tmp_path / 'data'} "
     found = piped(**line, COMP_WORDS=words)
     assert found.stdout.decode().split() == ["plain,billing"]

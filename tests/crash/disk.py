@@ -204,7 +204,8 @@ class FakeDisk:
                 self._close()
 
     def _close(self) -> None:
-        for one in (*self._files.values(), *self._directories.values()):
+        opened: list[_File | _Directory] = [*self._files.values(), *self._directories.values()]
+        for one in opened:
             os.close(one.handle)
 
     def _around(self, label: str, action: Callable[[], Any]) -> Any:

@@ -182,7 +182,7 @@ def append_and_die(
 
     if moment == "rolled":
         LogState.save_producers = die  # type: ignore[method-assign,assignment]
-    StatePage.publish_append = {  # type: ignore[method-assign]
+    StatePage.publish_append = {  # type: ignore[method-assign,assignment]
         "rolled": real, "written": die, "half published": publish_half, "published": publish_and_die,
         "appended": real,
     }[moment]  # fmt: skip
@@ -249,7 +249,9 @@ def consume_some(journal: Journal, consumer: Consumer, episodes: Episodes, chanc
     episodes.uncommitted = (episodes.uncommitted | found.keys()) & consumer.assignment()
     if group == "auto" or (found and group == "after" and chance.random() < 0.3):
         return
-    offsets = {one: (consumer.position(one), episodes.current[one]) for one in episodes.uncommitted}
+    offsets: dict[Any, tuple[int, str]] = {
+        one: (consumer.position(one), episodes.current[one]) for one in episodes.uncommitted
+    }
     episodes.uncommitted = set()
     rows = [(one.partition, *offset) for one, offset in offsets.items()]
 

@@ -64,9 +64,9 @@ def _epochs(values: Iterable[bytes]) -> list[int]:
     epochs: dict[int, list[tuple[int, int]]] = {}
     writers: dict[int, set[bytes]] = {}
     for value in values:
-        epoch, file, row, who = value.split(b" ")
-        epochs.setdefault(int(epoch), []).append((int(file), int(row)))
-        writers.setdefault(int(epoch), set()).add(who)
+        number, file, row, who = value.split(b" ")
+        epochs.setdefault(int(number), []).append((int(file), int(row)))
+        writers.setdefault(int(number), set()).add(who)
     for epoch, places in epochs.items():
         assert places == [(file, row) for file in range(FILES) for row in range(ROWS)], f"epoch {epoch}"
         assert len(writers[epoch]) == 1, "of several who publish an epoch one wins"
@@ -75,8 +75,8 @@ def _epochs(values: Iterable[bytes]) -> list[int]:
 
 def small_steps(way: str) -> None:
     """Let each record be a batch, and files be adopted, or copied batch by batch."""
-    staging._TARGET_ROWS = staged._CHUNK_BATCHES = 1  # type: ignore[misc]
-    adopter._LEAST_PART = LEAST_PARTS[way]  # type: ignore[misc]
+    staging._TARGET_ROWS = staged._CHUNK_BATCHES = 1
+    adopter._LEAST_PART = LEAST_PARTS[way]
 
 
 # --- the children
@@ -84,7 +84,7 @@ def small_steps(way: str) -> None:
 
 def die_at(path: str, window: str, hit: str, shared: str, epoch: str, way: str) -> None:
     """Publish an epoch, and be killed at a crash window."""
-    import windows
+    import windows  # type: ignore[import-not-found]
 
     small_steps(way)
     with commitlog.open(path, mode="shared" if shared == "True" else "w") as log:

@@ -49,7 +49,7 @@ def check(path: Path, before: list[Record]) -> int:
     """Whatever is left says the same of every key, in records as they were; returns how many there are."""
     found = []
     for mode in ("r", "w", "w"):
-        with commitlog.open(path, mode=mode) as log:  # type: ignore[arg-type]
+        with commitlog.open(path, mode=mode) as log:
             partition = open_partition(log)
             records = list(partition.records())
             assert (partition.start_offset, partition.next_offset) == (0, END)

@@ -214,7 +214,7 @@ def watched(path: Path) -> Iterator[None]:
 
 def look(log: CommitLog, group: str, seen: dict[Any, int]) -> None:
     about = log.describe_group(group)
-    owners = {one: member.member_id for member in about.members for one in member.partitions}
+    owners: dict[Any, str] = {one: member.member_id for member in about.members for one in member.partitions}
     assert len(owners) == sum(len(member.partitions) for member in about.members)
     assert about.generation >= seen.get(group, 0)
     seen[group] = about.generation
@@ -253,12 +253,12 @@ def test_nothing_is_lost_or_there_twice_while_writers_and_members_are_killed(pat
             for role in chaos.members:
                 role.start()  # the others may just be on their way out
             for group in STRATEGIES:
-                wait_until(lambda group=group: is_drained(log, group), 60)
+                wait_until(lambda group=group: is_drained(log, group), 60)  # type: ignore[misc]
             chaos.kill(chaos.members)
             started = {role: role.start() for role in chaos.members}
             for group in STRATEGIES:
                 own = [process for role, process in started.items() if role.name.startswith(group)]
-                wait_until(lambda group=group, own=own: has_settled(log, group, own), 60)
+                wait_until(lambda group=group, own=own: has_settled(log, group, own), 60)  # type: ignore[misc]
         chaos.end(chaos.members)
     finally:
         for role in chaos.roles:
@@ -415,13 +415,13 @@ def test_what_a_member_was_to_commit_before_it_was_removed_is_not_committed_afte
         session = consumer._session
         assert session is not None
         session.stop()  # nothing is done behind its back
-        assert len(consumer.poll(max_records=20)["t", 0]) == 20
+        assert len(consumer.poll(max_records=20)[TopicPartition("t", 0)]) == 20
         told: list[Exception | None] = []
         consumer.commit_async(callback=lambda _, problem: told.append(problem))
         with session.member.directory.lock, session.member.directory.changing() as state:
             state.remove(list(state.members), {})
         log.reset_offsets("g", offset=70, topics=["t"])
-        assert consumer.poll(60)["t", 0][0].offset == 70
+        assert consumer.poll(60)[TopicPartition("t", 0)][0].offset == 70
         session.commit_pending()
         assert consumer.committed(("t", 0)) == 70
         assert [type(problem) for problem in told] == [commitlog.CommitFailedError]
@@ -433,11 +433,11 @@ def test_a_position_is_committed_even_if_the_member_had_committed_it_before_othe
     with commitlog.open(path, mode="shared") as log:
         log.topic("t").partition(0).append_many([b"v"] * 100)
         with log.consumer("t", group_id="g") as consumer:
-            assert len(consumer.poll(max_records=20)["t", 0]) == 20
+            assert len(consumer.poll(max_records=20)[TopicPartition("t", 0)]) == 20
             consumer.unsubscribe()
             log.reset_offsets("g", offset=70)
             consumer.subscribe("t")
-            assert consumer.poll()["t", 0][0].offset == 70
+            assert consumer.poll()[TopicPartition("t", 0)][0].offset == 70
             consumer.seek(("t", 0), 20)
         assert [one.committed for one in log.describe_group("g").partitions] == [20, 0, 0, 0]
 
@@ -446,7 +446,7 @@ def test_a_position_is_committed_even_if_the_member_had_committed_it_before_othe
 def test_a_static_member_that_comes_back_during_a_rebalance_gives_up_what_is_not_its_own_any_more(
     path: Path, strategy: str
 ) -> None:
-    settings = {"group_id": "g", "partition_assignment_strategy": strategy}
+    settings: dict[str, Any] = {"group_id": "g", "partition_assignment_strategy": strategy}
     with commitlog.open(path, mode="shared") as log:
         before = log.consumer("t", group_instance_id="name", **settings)
         before.poll()
@@ -483,10 +483,10 @@ def test_a_member_whose_name_another_one_has_taken_can_be_closed(path: Path) -> 
         log.topic("t").partition(0).append_many([b"v"] * 100)
         one, other = (log.consumer(group_id="g", group_instance_id="name") for _ in range(2))
         one.subscribe("t")
-        assert len(one.poll(max_records=20)["t", 0]) == 20
+        assert len(one.poll(max_records=20)[TopicPartition("t", 0)]) == 20
         other.subscribe("t")
         one.close()
-        assert other.poll()["t", 0][0].offset == 0
+        assert other.poll()[TopicPartition("t", 0)][0].offset == 0
 
 
 # --- sent again

@@ -130,7 +130,7 @@ class Alone:
     def member(self, client_id: str, join: bool = True) -> GroupMember:
         settings = MemberSettings(client_id, None, ("cooperative-sticky",), 1_000, 100, 10_000)
         directory = GroupDirectory(self.path, "g")
-        member = GroupMember(directory, None, settings, lambda names: {"t": 2}, lambda: self.now_ns)  # type: ignore[arg-type]
+        member = GroupMember(directory, None, settings, lambda names: {"t": 2}, lambda: self.now_ns)
         if join:
             member.join(["t"])
         return member

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from soak import SOAK, count
@@ -381,7 +382,8 @@ def test_a_sync_covers_what_was_stored_into_the_map(tmp_path: Path) -> None:
             partition.sync()
             after = disk.lost()
     name = segment_files(path)[0].name
-    held = [b"<%d>" % (END + 9) in image["t-0"][name] for image in (before, after)]  # type: ignore[operator,index,call-overload]
+    images: list[Any] = [before, after]
+    held = [b"<%d>" % (END + 9) in image["t-0"][name] for image in images]
     assert held == [False, True]
 
 

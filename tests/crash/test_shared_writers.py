@@ -6,6 +6,7 @@ import random
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from soak import SEED, SOAK, count
@@ -21,6 +22,11 @@ from . import zygote
 from .logs import QUIET, append_to, check_records, open_partition, segment_files, values
 
 CONFIG = {**QUIET, "segment_bytes": 1024, "index_interval_bytes": 100}
+
+
+def keep_mark(writer: Any) -> None:
+    """It dies before it lets go: the note that it holds the partition stays."""
+    writer._state.lock.skip_leaving()
 
 
 @pytest.fixture
@@ -64,9 +70,7 @@ def test_an_append_that_readers_were_told_of_stays(path: Path, monkeypatch: pyte
         other = open_partition(living)
         append_to(one, 5)
         with monkeypatch.context() as patch:
-            patch.setattr(
-                Counters, "batched", lambda *_: one._state.lock.skip_leaving()
-            )  # it dies before it lets go
+            patch.setattr(Counters, "batched", lambda *_: keep_mark(one))  # it dies before it lets go
             one.append_many(values(5, 6))
         assert one._state.page.left_by_the_dead is not None
         append_to(other, 8)
@@ -97,7 +101,7 @@ def test_a_writer_that_dies_between_a_roll_and_its_append_keeps_nobody_from_goin
         other = open_partition(living)
 
         def die(_: LogState) -> None:
-            one._state.lock.skip_leaving()  # its mark stays
+            keep_mark(one)  # its mark stays
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -125,7 +129,7 @@ def test_bytes_that_a_dead_writer_left_are_cut_even_if_the_next_one_dies_over_it
         one, two, three = map(open_partition, logs)
         with monkeypatch.context() as patch:
             patch.setattr(StatePage, "publish_append", lambda *_: None)
-            patch.setattr(Counters, "batched", lambda *_: one._state.lock.skip_leaving())  # it dies
+            patch.setattr(Counters, "batched", lambda *_: keep_mark(one))  # it dies
             one.append_encoded((*one.encode([b"a"]), *one.encode([b"b"])))
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(SegmentWriter, "open", die)

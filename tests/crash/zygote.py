@@ -79,7 +79,7 @@ def _made() -> tuple[subprocess.Popen[bytes], socket.socket]:
     source = os.path.dirname(os.path.dirname(commitlog.__file__))
     environment = {**os.environ, "PYTHONPATH": source, "PYTHONWARNINGS": "error"}
     with its:
-        return subprocess.Popen([sys.executable, __file__], stdin=its, env=environment), ours
+        return subprocess.Popen([sys.executable, __file__], stdin=its.fileno(), env=environment), ours
 
 
 def _end() -> None:

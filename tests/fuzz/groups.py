@@ -43,7 +43,7 @@ class GroupTarget(Target):
         group = GroupDirectory(str(self.directory), "g")
         group._boot = _BOOT
         settings = MemberSettings("client", None, ("range", "cooperative-sticky"), 10_000, 3_000, 300_000)
-        member = GroupMember(group, None, settings, _count, lambda: _NOW)  # type: ignore[arg-type]
+        member = GroupMember(group, None, settings, _count, lambda: _NOW)
         member.join(["t", "u"])
         owned = member.take()
         member.tick()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from struct import pack_into, unpack_from
 
 from crc32c import crc32c
 
-from commitlog import CommitLogError, Segment
+from commitlog import CommitLogError, Record, Segment
 from commitlog.batches import compression
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.format import CODEC_MASK, COMPRESSED, HEADER_BYTES, MAGIC_BYTES, MAGIC_POSITION, stamp
@@ -148,7 +148,7 @@ def _read_columns(segment: Segment, given: Input) -> str:
             raise WrongAnswer("Arrow says something else")
         if not given.forged:
             found = zip(offsets, times, keys, values, headers, strict=True)
-            check_run([world.Record(*row) for row in found], part.base_offset, part.next_offset)
+            check_run([Record(*row) for row in found], part.base_offset, part.next_offset)
     return "columns"
 
 
@@ -204,8 +204,8 @@ def _find_times(segment: Segment, given: Input) -> str:
 _TIMES = {-1, *(world.timestamp(offset) for offset in range(world.END))}
 
 
-def _count(records: object) -> None:
-    for count, _ in enumerate(records):  # type: ignore[call-overload]
+def _count(records: Iterable[object]) -> None:
+    for count, _ in enumerate(records):
         if count > 100_000:
             raise WrongAnswer("more records than there can be")
 

@@ -20,6 +20,7 @@ import commitlog
 from commitlog import CommitLog, CommitLogError, LogConfig, Record, TopicConfig
 from commitlog.batches.columns import narrow, pack_bytes
 from commitlog.batches.encode import Columns, Rules, assemble, encode, encode_empty, numbered, pack_headers
+from commitlog.config import CompressionType
 from commitlog.segment import segment_path
 from fuzz.harness import WrongAnswer
 
@@ -59,7 +60,9 @@ def epoch(offset: int) -> int:
 RECORDS = [record(offset) for offset in range(END)]
 
 
-def batch(first: int, end: int, codec: str = "none", producer: tuple[int, int, int] | None = None) -> bytes:
+def batch(
+    first: int, end: int, codec: CompressionType = "none", producer: tuple[int, int, int] | None = None
+) -> bytes:
     """A batch of the records [first, end)."""
     of_batch = RECORDS[first:end]
     rules = Rules(TopicConfig(compression_type=codec))

@@ -279,7 +279,7 @@ def killed_in_a_swap(path: str) -> None:
         print(json.dumps("swapped"), flush=True)
         os._exit(0)
 
-    real, LogState.retire = LogState.retire, die  # type: ignore[method-assign]
+    real, LogState.retire = LogState.retire, die  # type: ignore[method-assign,assignment]
     partition.compact()
 
 

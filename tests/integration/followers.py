@@ -18,7 +18,7 @@ from commitlog import Record
 try:
     from . import children
 except ImportError:  # run as a program
-    import children  # type: ignore[no-redef]
+    import children  # type: ignore[no-redef,import-not-found]
 
 
 def key_of(offset: int) -> bytes:

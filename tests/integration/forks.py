@@ -336,9 +336,9 @@ def consumers_stay_with_the_parent(path: str) -> None:
             for one in (consumer, alone):
                 refused(one.poll)
                 refused(one.poll_batches)
-                refused(lambda one=one: one.seek(("t", 0), 0))
-                refused(lambda one=one: one.subscribe("t"))
-                refused(lambda one=one: one.end_offsets([("t", 0)]))
+                refused(lambda one=one: one.seek(("t", 0), 0))  # type: ignore[misc]
+                refused(lambda one=one: one.subscribe("t"))  # type: ignore[misc]
+                refused(lambda one=one: one.end_offsets([("t", 0)]))  # type: ignore[misc]
             refused(consumer.commit)
             refused(consumer.commit_async)
             refused(lambda: consumer.committed(("t", 0)))

@@ -93,7 +93,7 @@ def test_processor_time_of_a_round_in_which_a_process_ended_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from spark_cpu import taken_between, taken_by_process
+    from spark_cpu import taken_between, taken_by_process  # type: ignore[import-not-found]
 
     parent = os.getpid()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:

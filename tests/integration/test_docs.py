@@ -26,6 +26,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
@@ -37,6 +38,7 @@ NOT_RUN = {
     r"make fuzz": "runs for half an hour; test_fuzz.py runs its short form",
     r"make demo": "three of the examples, each of which is run for its own page",
     r"make docs": "test_site.py builds the site",
+    r"python -m build": "test_wheel.py builds the wheel",
     r"python tools/configuration\.py": "test_site.py compares what it would write",
     r"(make bench|python benchmarks/\w+\.py).*": "measures for minutes",
     r"python -m commitlog": "tests/cli runs the command so",

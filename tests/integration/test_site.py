@@ -94,8 +94,8 @@ def test_the_page_of_an_example_shows_its_program(site: Path, example: Path) -> 
 def copy_of_docs(folder: Path) -> Path:
     for name in ("docs", "examples", "tools"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml"):
-        shutil.copy(ROOT / name, folder)
+    for path in (*ROOT.glob("*.md"), ROOT / "mkdocs.yml"):
+        shutil.copy(path, folder)
     (folder / "src").symlink_to(ROOT / "src")
     return folder
 

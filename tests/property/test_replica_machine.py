@@ -86,7 +86,7 @@ class ReplicaMachine(RuleBasedStateMachine):
             self.one.append(b"v" * size, key=b"%d" % number, timestamp=1_000 + self.one.next_offset)
 
     @rule(given=columns(most=6))
-    def append_many(self, given: dict[str, list[Any]]) -> None:
+    def append_many(self, given: dict[str, Any]) -> None:
         with contextlib.suppress(commitlog.BatchTooLargeError):
             self.one.append_many(**given)
 

@@ -96,4 +96,5 @@ class Authority:
         issued.cert_chain_pems[0].write_to_path(paths[0])
         issued.private_key_pem.write_to_path(paths[1])
         self._ca.cert_pem.write_to_path(paths[2])
-        return TlsConfig(*map(str, paths), **settings)
+        cert, key, authority = map(str, paths)
+        return TlsConfig(cert, key, authority, **settings)

@@ -112,7 +112,7 @@ def test_threads_append_to_several_leaders_and_all_replicas_become_the_same(
     with ThreadPoolExecutor(len(NAMES)) as pool:
         list(pool.map(append_some, NAMES))
     for name in NAMES:
-        wait_until(lambda name=name: all(node.logs[name].high_watermark == 200 for node in nodes.values()))
+        wait_until(lambda name=name: all(node.logs[name].high_watermark == 200 for node in nodes.values()))  # type: ignore[misc]
         assert len({b"".join(node.logs[name].disk.batches) for node in nodes.values()}) == 1
 
 

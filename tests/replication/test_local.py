@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from typing import Any, cast
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_the_examples_of_the_module_run() -> None:
 def test_an_answer_takes_the_time_of_two_messages_and_none_of_ours() -> None:
     network = LocalNetwork(faults=Faults((30, 30)))
     _, asked = counting(network)
-    client, answers = network.transport("client"), []
+    client, answers = network.transport("client"), list[Any]()
     ask(client, answers)
     assert answers == []
     assert client.wait_for(lambda: bool(answers), 100)
@@ -46,7 +47,7 @@ def test_an_answer_takes_the_time_of_two_messages_and_none_of_ours() -> None:
 def test_a_lost_request_is_answered_with_none_when_its_time_is_over() -> None:
     network = LocalNetwork(faults=Faults(loss=1.0))
     _, asked = counting(network)
-    client, answers = network.transport("client"), []
+    client, answers = network.transport("client"), list[Any]()
     ask(client, answers)
     network.run_for(99)
     assert answers == []
@@ -57,7 +58,7 @@ def test_a_lost_request_is_answered_with_none_when_its_time_is_over() -> None:
 def test_a_request_that_comes_twice_is_answered_once() -> None:
     network = LocalNetwork(faults=Faults(duplication=1.0))
     _, asked = counting(network)
-    client, answers = network.transport("client"), []
+    client, answers = network.transport("client"), list[Any]()
     ask(client, answers)
     network.run_for(200)
     assert (len(asked), answers) == (2, [Done()])
@@ -67,7 +68,7 @@ def test_a_request_that_comes_twice_is_answered_once() -> None:
 def test_messages_overtake_one_another_only_where_that_is_wanted(reordering: bool, in_order: bool) -> None:
     network = LocalNetwork(seed=1, faults=Faults((1, 50), reordering=reordering))
     came: list[str] = []
-    network.transport("node").serve(lambda request, reply: came.append(request.topics[0]))
+    network.transport("node").serve(lambda request, _: came.append(cast("Describe", request).topics[0]))
     client = network.transport("client")
     for number in range(20):
         client.request("node", Describe((f"{number:02}",)), lambda answer: None, 100)
@@ -79,7 +80,7 @@ def test_messages_overtake_one_another_only_where_that_is_wanted(reordering: boo
 def test_a_cut_lets_nothing_through_one_way_or_both_until_it_heals() -> None:
     network = LocalNetwork()
     _, asked = counting(network)
-    client, answers = network.transport("client"), []
+    client, answers = network.transport("client"), list[Any]()
     network.partition("node", "client", one_way=True)
     ask(client, answers)
     network.run_for(100)
@@ -99,7 +100,7 @@ def test_a_paused_node_does_everything_later_and_its_clock_goes_on() -> None:
     node, asked = counting(network)
     ticks: list[int] = []
     node.call_every(10, lambda: ticks.append(node.now_ms()))
-    client, answers = network.transport("client"), []
+    client, answers = network.transport("client"), list[Any]()
     network.pause("node")
     ask(client, answers, timeout_ms=1000)
     network.run_for(500)
@@ -126,7 +127,7 @@ def test_a_crashed_node_is_silent_and_another_one_may_take_its_name() -> None:
 
 def test_closing_answers_what_is_under_way_with_none_and_may_be_done_twice() -> None:
     network = LocalNetwork()
-    client, answers = network.transport("client"), []
+    client, answers = network.transport("client"), list[Any]()
     ask(client, answers)
     client.close()
     client.close()

@@ -224,7 +224,7 @@ def test_a_deletion_is_forgotten_once_every_member_has_come_back_since(served: S
     served.nodes[1].delete_topic("orders")
     assert served.controller is not None
     for node_id in (1, 2, 3):
-        wait_until(lambda node_id=node_id: served.nodes[node_id].log.topics() == [], 30)
+        wait_until(lambda node_id=node_id: served.nodes[node_id].log.topics() == [], 30)  # type: ignore[misc]
         assert served.controller.state().deleted
         served.stop(node_id)
         served.start(node_id)
@@ -252,7 +252,7 @@ def test_nobody_leads_when_the_only_one_in_sync_has_lost_its_disk_until_it_is_de
     others = [node_id for node_id in (1, 2, 3) if node_id != leader]
     for node_id in others:
         served.stop(node_id, hand_over=False)
-    wait_until(lambda: served.controller.state().partition(ORDERS).isr == (leader,), 30)  # type: ignore[union-attr]
+    wait_until(lambda: served.controller.state().partition(ORDERS).isr == (leader,), 30)
     served.stop(leader, hand_over=False)
     shutil.move(tmp_path / str(leader), tmp_path / "old disk")
     for node_id in (leader, *others):

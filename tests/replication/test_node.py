@@ -136,7 +136,7 @@ def test_appends_to_too_few_replicas_are_refused_before_anything_is_written(clus
     leader = three(cluster)
     for node_id in [one for one in cluster.nodes if one != leader.node_id]:
         cluster.stop(node_id)
-    assert wait(lambda: len(leader.state().partition(ORDERS).isr) == 1)  # type: ignore[union-attr]
+    assert wait(lambda: len(leader.state().partition(ORDERS).isr) == 1)
     orders = leader.topic("orders").partition(0)
     with pytest.raises(commitlog.NotEnoughReplicasError):
         orders.append(b"x")
@@ -265,9 +265,9 @@ def test_a_topic_grows_and_leaders_go_back_to_where_they_were_at_first(cluster: 
     cluster.stop(leader.node_id)
     other = cluster.leader()
     cluster.start(leader.node_id)
-    assert wait(lambda: len(other.state().partition(ORDERS).isr) == 3)  # type: ignore[union-attr]
+    assert wait(lambda: len(other.state().partition(ORDERS).isr) == 3)
     other.elect_preferred()
-    assert wait(lambda: other.state().partition(ORDERS).leader == first.replicas[0])  # type: ignore[union-attr]
+    assert wait(lambda: other.state().partition(ORDERS).leader == first.replicas[0])
 
 
 def test_a_leader_whose_disk_fails_resigns_and_nothing_acknowledged_is_lost(

@@ -152,9 +152,9 @@ def test_a_partition_that_is_not_there_is_told(remote: RemoteLog) -> None:
 def test_a_remote_topic_is_not_changed_from_afar(remote: RemoteLog) -> None:
     topic = remote.create_topic("t")
     with pytest.raises(ReadOnlyError):
-        topic.add_partitions(2)
+        topic.add_partitions(2)  # type: ignore[attr-defined]
     with pytest.raises(ReadOnlyError):
-        topic.alter_config(retention_ms=1)
+        topic.alter_config(retention_ms=1)  # type: ignore[attr-defined]
 
 
 # --- the same as a local partition -------------------------------------------------------------------

@@ -485,7 +485,7 @@ def test_deletions_that_wait_for_a_member_for_ever_do_not_fill_the_state() -> No
         state = replace(state, topics={name: TopicState(new_id(), {}, ())})
         state = rules.topic_deleted(state, name)
     assert 500 < len(state.deleted) < 2000
-    assert next(reversed(state.deleted.values())).name.endswith("t3999")
+    assert list(state.deleted.values())[-1].name.endswith("t3999")
 
 
 def test_a_topic_with_which_the_state_could_not_be_sent_any_more_is_refused() -> None:

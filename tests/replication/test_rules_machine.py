@@ -25,7 +25,7 @@ class Rules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.state = ClusterState()
-        self.leaders: dict[tuple[int, int, int], int] = {}  # topic_id, partition, leader_epoch
+        self.leaders: dict[tuple[str, int, int], int] = {}  # topic_id, partition, leader_epoch
         self.heard: list[IsrChange] = []
 
     def step(self, change: Callable[[ClusterState], ClusterState], *let_in: int) -> None:
@@ -108,7 +108,7 @@ class Rules(RuleBasedStateMachine):
         if self.state is not before:  # it counted: then all are who they were
             assert all(lives[member] == change.incarnations[member] for member in change.isr)
 
-    def partitions(self) -> Iterator[tuple[int, int, int, int]]:
+    def partitions(self) -> Iterator[tuple[str, int, int, int]]:
         for topic in self.state.topics.values():
             for number, one in enumerate(topic.partitions):
                 if one.leader is not None:

@@ -63,7 +63,7 @@ def ask(follower: Replica) -> FetchPart:
 
 def exchange(leader: Replica, follower: Replica, rounds: int = 10) -> list[EpochEnd]:
     """Let the follower ask until there is nothing new; returns where it was told that the logs part."""
-    partings = []
+    partings: list[EpochEnd] = []
     for _ in range(rounds):
         question = ask(follower)
         leader.heard(2, 2, question, 0)
@@ -558,7 +558,7 @@ def test_a_decision_does_not_overtake_the_state_by_which_it_was_made(monkeypatch
 
     monkeypatch.setattr(core, "_apply", taking_long)
     core.changed(cluster.controller.state())
-    leader = core.replica(ORDERS)._role  # type: ignore[union-attr]
+    leader = core.replica(ORDERS)._role
     assert isinstance(leader, Leader)
     assert leader.progress.counted == {1, 2, 3}
 

@@ -259,7 +259,7 @@ def test_data_that_belong_to_nothing_are_refused() -> None:
         ({"header_size": 7}, "a header of 7 bytes"),
     ],
 )
-def test_a_wrong_head_is_refused_with_a_reason(changes: dict[str, int], reason: str) -> None:
+def test_a_wrong_head_is_refused_with_a_reason(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ProtocolError, match=reason):
         parsed(forged(APPENDED, {"start": 1, "end": 2}, **changes))
 

@@ -188,7 +188,7 @@ def test_the_elected_controller_that_stops_resigns_though_its_connection_breaks(
     first, second = started(rig, 2)
     stopping = controller_of(first)
     wait_until(lambda: stopping.is_elected)
-    delete, lost = stopping._client.delete, []
+    delete, lost = stopping._client.delete, list[str]()
 
     def losing(path: str, **how: Any) -> None:
         if path == stopping._layout.controller and not lost:

@@ -70,7 +70,7 @@ def answering_with_an_error(marker: Path) -> type[DefaultSource]:
     """A sink that publishes the second batch, and then raises; the marker tells that it did."""
     place = str(marker)
 
-    class Failing(DefaultSource):  # type: ignore[misc]
+    class Failing(DefaultSource):
         @classmethod
         def name(cls) -> str:
             return "failing"
@@ -87,7 +87,7 @@ def answering_with_an_error(marker: Path) -> type[DefaultSource]:
                     open(place, "w").close()
                     raise RuntimeError("the answer was lost")
 
-            writer.commit = commit
+            writer.commit = commit  # type: ignore[method-assign,assignment]
             return writer
 
     return Failing
@@ -97,7 +97,7 @@ def dying_after(steps: int, marker: Path) -> type[DefaultSource]:
     """A sink whose process dies after so many STEPS of publishing the second batch; once."""
     place = str(marker)
 
-    class Dying(DefaultSource):  # type: ignore[misc]
+    class Dying(DefaultSource):
         @classmethod
         def name(cls) -> str:
             return "dying"
@@ -130,7 +130,7 @@ def dying_after(steps: int, marker: Path) -> type[DefaultSource]:
                 publish(messages, batch)
                 os._exit(9 if left[0] == 0 else 1)
 
-            writer.commit = commit
+            writer.commit = commit  # type: ignore[method-assign,assignment]
             return writer
 
     return Dying
@@ -139,7 +139,7 @@ def dying_after(steps: int, marker: Path) -> type[DefaultSource]:
 def writing_twice() -> type[DefaultSource]:
     """A sink whose tasks are all run twice, to their end; Spark hears of the second attempt only."""
 
-    class Twice(DefaultSource):  # type: ignore[misc]
+    class Twice(DefaultSource):
         @classmethod
         def name(cls) -> str:
             return "twice"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -93,7 +94,10 @@ def test_subscriptions_and_bounds_reach_the_query(
     }
     assert set(offsets(read(spark, log_path, subscribe="orders"))) == {zero, one}
     assert set(offsets(read(spark, log_path, subscribePattern="b.*"))) == {bills}
-    bounds = {"startingOffsets": {"orders": {"0": 13}}, "endingOffsets": {"orders": {"0": 57}}}
+    bounds: dict[str, Any] = {
+        "startingOffsets": {"orders": {"0": 13}},
+        "endingOffsets": {"orders": {"0": 57}},
+    }
     found = offsets(read(spark, log_path, assign={"orders": [0]}, **bounds))
     assert found == {zero: list(range(13, 57))}
     found = offsets(
@@ -106,7 +110,10 @@ def test_subscriptions_and_bounds_reach_the_query(
         )
     )
     assert found == {zero: list(range(31, 40)), one: list(range(31, 40))}
-    late = {"subscribe": "orders", "startingOffsetsByTimestamp": {"orders": {"0": 900, "1": 900}}}
+    late: dict[str, Any] = {
+        "subscribe": "orders",
+        "startingOffsetsByTimestamp": {"orders": {"0": 900, "1": 900}},
+    }
     assert "orders-1 has no record as late as that" in refusal(
         lambda: read(spark, log_path, **late).collect()
     )

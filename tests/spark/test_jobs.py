@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import flip
@@ -115,7 +116,7 @@ def test_compact_leaves_what_is_current(spark: SparkSession, path: str) -> None:
 def test_a_pass_that_another_one_overtook_is_run_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     compact_once, answers = Partition.compact, ["changed", "changed"]
 
-    def overtaken(partition: Partition, *now: int | None) -> CompactionReport:
+    def overtaken(partition: Partition, *now: Any) -> CompactionReport:
         report = compact_once(partition, *now)
         return replace(report, stopped_by=answers.pop()) if answers else report
 

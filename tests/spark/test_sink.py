@@ -211,7 +211,7 @@ def test_a_process_that_dies_while_it_publishes_leaves_all_or_nothing(
 
 
 def test_rows_of_spark_4_0_are_taken_too(spark: SparkSession, log: CommitLog, log_path: Path) -> None:
-    class Rows(DefaultSource):  # type: ignore[misc]
+    class Rows(DefaultSource):
         @classmethod
         def name(cls) -> str:
             return "rows"

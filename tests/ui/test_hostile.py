@@ -64,7 +64,7 @@ def test_half_a_surrogate_pair_is_a_bad_request(writable: Client, name: str) -> 
 def test_half_a_surrogate_pair_in_a_name_can_be_answered() -> None:
     from commitlog.ui.requests import JsonAnswer
 
-    assert json.loads(JsonAnswer({"name": "\ud800"}).body) == {"name": "\ud800"}
+    assert json.loads(bytes(JsonAnswer({"name": "\ud800"}).body)) == {"name": "\ud800"}
 
 
 @pytest.mark.parametrize(

@@ -321,7 +321,7 @@ def test_an_address_that_makes_no_sense_shows_the_topics(page: Page, client: Cli
 def test_dark_and_light_follow_the_system(page: Page, client: Client) -> None:
     colours = set()
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         show(page, client, "")
         colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert len(colours) == 2

@@ -17,6 +17,7 @@ from commitlog import (
     Record,
     RecordTooLargeError,
 )
+from commitlog.config import CompressionType
 
 pa = pytest.importorskip("pyarrow")
 
@@ -114,7 +115,7 @@ def test_large_values_are_not_copied(partition: Partition) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_slices_of_a_batch_are_arrow_slices(codec: str) -> None:
+def test_slices_of_a_batch_are_arrow_slices(codec: CompressionType) -> None:
     from commitlog import TopicConfig
 
     batch = decoded(
@@ -228,7 +229,8 @@ def test_headers_are_taken_from_a_list_of_pairs(partition: Partition) -> None:
         [{"key": "", "value": b""}],
     ]
     column = pa.array(given, HEADERS)
-    for part, expected in ((column, given), (column.slice(1, 3), given[1:]), (column.slice(3), given[3:])):
+    parts: list[Any] = [(column, given), (column.slice(1, 3), given[1:]), (column.slice(3), given[3:])]
+    for part, expected in parts:
         start = partition.next_offset
         partition.append_arrow(pa.table({"value": [b"v"] * len(part), "headers": part}))
         found = [record.headers for record in partition.records(start)]
@@ -296,7 +298,7 @@ def test_more_chunks_than_an_index_has_entries_are_all_stored(log: CommitLog) ->
 
 
 @pytest.mark.parametrize("codec", ["zstd", "none"])
-def test_arrow_data_is_compressed_as_the_topic_says(log: CommitLog, codec: str) -> None:
+def test_arrow_data_is_compressed_as_the_topic_says(log: CommitLog, codec: CompressionType) -> None:
     partition = log.create_topic("t", config={"compression_type": codec}).partition(0)
     partition.append_arrow(pa.table({"value": [b"again and " * 50] * 20}))
     (batch,) = partition.batches()
@@ -389,6 +391,7 @@ def test_without_pyarrow_the_error_says_what_to_install(log_path: Path) -> None:
 import sys
 sys.modules["pyarrow"] = None
 import commitlog
+from commitlog.config import CompressionType
 with commitlog.open(sys.argv[1]) as log:
     partition = log.create_topic("t").partition(0)
     partition.append(b"x")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ RECORDS = list(zip(range(100, 105), TIMESTAMPS, KEYS, VALUES, HEADERS, strict=Tr
 @pytest.fixture(params=CODECS)
 def batch(request: pytest.FixtureRequest) -> RecordBatch:
     config = TopicConfig(compression_type=request.param)
-    columns = {"keys": KEYS, "headers": HEADERS, "timestamps": TIMESTAMPS}
+    columns: dict[str, Any] = {"keys": KEYS, "headers": HEADERS, "timestamps": TIMESTAMPS}
     return decoded(encoded(VALUES, **columns, config=config), 100)
 
 

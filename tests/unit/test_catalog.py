@@ -338,7 +338,7 @@ def test_a_partition_without_its_directory_is_damage(log_path: Path, how: str, m
         with_partitions(log_path, 3)
     asked = {"shared": True} if mode == "shared" else {"mode": mode}
     missing = str(log_path / ("t-1" if how == "a directory is lost" else "t-2"))
-    with pytest.raises(CorruptionError) as caught, commitlog.open(log_path, **asked) as log:  # type: ignore[arg-type]
+    with pytest.raises(CorruptionError) as caught, commitlog.open(log_path, **asked) as log:
         log.topic("t")
     assert caught.value.path == missing
     assert not os.path.exists(missing), "nothing was made in its place"
@@ -388,8 +388,14 @@ MODES = [{"mode": "r"}, {"mode": "w"}, {"shared": True}, {"config": LogConfig(re
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "change",
-    [{"config": config} for config in ([], None, {"no_such_setting": 1}, {"retention_ms": "soon"})]
-    + [{"topic_id": "not an id"}, {"partitions": 10**9}],
+    [
+        {"config": []},
+        {"config": None},
+        {"config": {"no_such_setting": 1}},
+        {"config": {"retention_ms": "soon"}},
+        {"topic_id": "not an id"},
+        {"partitions": 10**9},
+    ],
     ids=str,
 )
 def test_a_topic_file_that_cannot_be_true_is_an_error_that_names_it(

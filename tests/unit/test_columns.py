@@ -98,7 +98,7 @@ def test_byte_strings_come_back_whole_and_by_ranges(items: list[bytes | None], n
 
 
 def test_anything_bytes_like_is_taken() -> None:
-    wide = memoryview(np.array([1, 2], np.uint32)).cast("B").cast("I")
+    wide = np.array([1, 2], np.uint32).data.cast("B").cast("I")
     items: list[Any] = [b"a", bytearray(b"bc"), memoryview(b"def"), wide, memoryview(b"")]
     expected = [b"a", b"bc", b"def", bytes(wide), b""]
     assert read_back(pack_bytes(items, "value"), 5).tolist(0, 5) == expected

@@ -734,7 +734,7 @@ def test_verify_takes_no_swap_for_damage(
 ) -> None:
     put_each(compacted, *numbered([0, 0, 1, 0]))
     put(compacted, (b"active", b"1"), roll=False)
-    looked, real = threading.Event(), reader.verify_segments
+    looked, real = threading.Event(), reader.verify_segments  # type: ignore[attr-defined]
     reports: list[VerifyReport] = []
 
     def verify_segments(*given: Any) -> VerifyReport:

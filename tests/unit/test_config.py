@@ -22,11 +22,15 @@ INTEGERS = [
     ("segment_index_bytes", 64, 2**31 - 1, False),
     ("segment_ms", 1, 2**63 - 1, True),
 ]
-CHOICES = {
+CHOICES: dict[str, list[str]] = {
     "cleanup_policy": ["delete", "compact", "compact,delete"],
     "compression_type": ["none", "zstd", "lz4", "gzip", "snappy"],
     "message_timestamp_type": ["CreateTime", "LogAppendTime"],
 }
+
+
+def configured(name: str, value: Any) -> TopicConfig:
+    return TopicConfig(**{name: value})
 
 
 def test_the_defaults_are_kafkas_but_for_flush_ms() -> None:
@@ -52,7 +56,7 @@ def test_an_integer_setting_takes_its_whole_range_and_nothing_else(
     name: str, low: int, high: int, unlimited: bool
 ) -> None:
     for value in (low, high, *([-1] if unlimited else [])):
-        assert getattr(TopicConfig(**{name: value}), name) == value
+        assert getattr(configured(name, value), name) == value
     refused: list[Any] = [low - 1, high + 1, -2, 1.5, "10", None, True]
     if unlimited:
         refused = [value for value in refused if value != -1]
@@ -70,10 +74,10 @@ def test_an_integer_setting_takes_its_whole_range_and_nothing_else(
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_setting_of_words_takes_those_and_names_them_when_it_refuses(name: str) -> None:
     for value in CHOICES[name]:
-        assert getattr(TopicConfig(**{name: value}), name) == value
+        assert getattr(configured(name, value), name) == value
     for wrong in ("Delete", "", None, 3):
         with pytest.raises(ConfigError) as caught:
-            TopicConfig(**{name: wrong})
+            configured(name, wrong)
         for value in CHOICES[name]:
             assert value in str(caught.value)
 

@@ -442,7 +442,7 @@ def test_a_poll_that_failed_has_taken_nothing(
         ) -> Iterator[Any]:
             if self.path == second and left:
                 raise left.pop()
-            return real(self, start, end, **name)  # type: ignore[no-any-return]
+            return real(self, start, end, **name)
 
         monkeypatch.setattr(Segment, name, failing)
     seen: list[tuple[int, int]] = []
@@ -513,7 +513,8 @@ def test_who_seeks_outside_of_the_log_goes_where_auto_offset_reset_says(log: Com
     partition = log.create_topic("t", config=SMALL).partition(0)
     fill(partition, 60)
     partition.trim_before(50)
-    for reset, expected in (("earliest", list(range(50, 60))), ("latest", [])):
+    resets: list[Any] = [("earliest", list(range(50, 60))), ("latest", [])]
+    for reset, expected in resets:
         with log.consumer("t", auto_offset_reset=reset) as consumer:
             for outside in (3, 1000):
                 consumer.seek(T, outside)
@@ -1106,7 +1107,8 @@ def test_a_deleted_topic_is_read_no_more(log: CommitLog, partition: Partition) -
 def test_a_topic_that_was_deleted_and_made_again_is_read_from_its_start(
     log: CommitLog, partition: Partition
 ) -> None:
-    for settings in ({}, {"group_id": "g", "auto_commit_interval_ms": 0}):
+    groups: list[dict[str, Any]] = [{}, {"group_id": "g", "auto_commit_interval_ms": 0}]
+    for settings in groups:
         with log.consumer("t", **settings) as consumer:
             assert polled(consumer) == list(range(10))
             consumer.poll()

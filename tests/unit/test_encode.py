@@ -9,6 +9,7 @@ from helpers import CODECS, decoded, encoded, gappy
 
 from commitlog import InvalidRecordError, RecordTooLargeError, TopicConfig
 from commitlog.batches.encode import Rules, encode, reencode
+from commitlog.config import CompressionType
 
 PLAIN = Rules(TopicConfig())
 
@@ -54,7 +55,7 @@ def test_a_body_that_compression_would_make_longer_is_stored_plain() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_body_that_compresses_is_stored_compressed(codec: str) -> None:
+def test_a_body_that_compresses_is_stored_compressed(codec: CompressionType) -> None:
     config = TopicConfig(compression_type=codec)
     batch = decoded(encoded([b"again and " * 100] * 5, config=config))
     assert batch.header.compression_type == codec
@@ -192,7 +193,7 @@ def test_a_large_record_is_found_among_many_small_ones() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_part_of_a_batch_encoded_anew_keeps_offsets_timestamps_and_headers(codec: str) -> None:
+def test_part_of_a_batch_encoded_anew_keeps_offsets_timestamps_and_headers(codec: CompressionType) -> None:
     whole = decoded(
         encoded(
             [b"zero " * 30, None, b"two", b"three"],

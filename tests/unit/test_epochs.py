@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import flip
@@ -119,11 +120,11 @@ def test_only_the_batches_after_the_last_known_epoch_are_looked_at(
 ) -> None:
     epochs.store(str(kept), EpochHistory(FOUND.starts[:-1]))
     asked = []
-    real = epochs.headers_between
+    real = epochs.headers_between  # type: ignore[attr-defined]
 
-    def noted(segments: object, start: int, end: int, *, sound: bool) -> object:
+    def noted(segments: Any, start: int, end: int, *, sound: bool) -> object:
         asked.append((start, end))
-        return real(segments, start, end, sound=sound)  # type: ignore[arg-type]
+        return real(segments, start, end, sound=sound)
 
     monkeypatch.setattr(epochs, "headers_between", noted)
     assert epochs_at_open(kept) == FOUND

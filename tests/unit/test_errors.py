@@ -108,8 +108,8 @@ def test_every_error_is_public_and_has_a_docstring(error: errors.CommitLogError)
 def test_errors_about_arguments_are_value_errors_and_those_about_names_lookup_errors() -> None:
     for kind in (errors.ConfigError, errors.InvalidTopicError, errors.InvalidRecordError):
         assert issubclass(kind, ValueError)
-    for kind in (errors.UnknownTopicError, errors.UnknownPartitionError, errors.OffsetOutOfRangeError):
-        assert issubclass(kind, LookupError)
+    for about in (errors.UnknownTopicError, errors.UnknownPartitionError, errors.OffsetOutOfRangeError):
+        assert issubclass(about, LookupError)
     assert issubclass(errors.MissingDependencyError, ImportError)
     assert issubclass(errors.DiskFullError, OSError)
 

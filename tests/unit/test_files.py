@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from commitlog import files
 
 
 @pytest.fixture
-def fd(tmp_path: Path):
+def fd(tmp_path: Path) -> Iterator[int]:
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     yield fd
     os.close(fd)

@@ -522,7 +522,8 @@ def test_a_member_that_waits_in_poll_stays(group: Group) -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.extend(values(a, timeout=60)))
     thread.start()
-    wait_until(lambda: any(place.partition._state.waiters.count for place in a._fetcher.places.values()))
+    fetcher: Any = a._fetcher
+    wait_until(lambda: any(place.partition._state.waiters.count for place in fetcher.places.values()))
     assert member_of(a)._idle_since_ns is None, "no time is counted"
     member_of(a).tick()
     assert not member_of(a).lost

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from commitlog import RecordBatch, TopicConfig
 from commitlog.batches import arrow
+from commitlog.config import CompressionType
 
 NAMES = arrow.SCHEMA.names
 TEXTS = st.lists(st.one_of(st.none(), st.binary(max_size=5)), min_size=1, max_size=10)
@@ -24,7 +25,7 @@ def one_by_one(batches: list[RecordBatch]) -> pa.Table:
 
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.data(), st.sampled_from(["none", "zstd"]))
 def test_batches_put_together_are_the_same_records(
-    contents: list[list[bytes | None]], data: st.DataObject, codec: str
+    contents: list[list[bytes | None]], data: st.DataObject, codec: CompressionType
 ) -> None:
     batches, offset = [], 0
     for values in contents:

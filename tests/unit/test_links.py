@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import tree
@@ -57,7 +58,7 @@ def found_in(outside: Path) -> object:
 @pytest.mark.parametrize("mode", ["r", "w", "shared"])
 @pytest.mark.parametrize("name", INSIDE)
 def test_a_link_inside_a_log_is_refused_and_what_it_leads_to_stays_as_it_is(
-    closed: Path, tmp_path: Path, name: str, mode: str
+    closed: Path, tmp_path: Path, name: str, mode: Any
 ) -> None:
     outside = tmp_path / "outside"
     put_link(closed / name, outside)

@@ -51,7 +51,7 @@ def of_producer(base_offset: int, sequence: int, values: list[bytes]) -> RecordB
 
 @given(st.data(), st.lists(columns(most=12), min_size=1, max_size=4), codecs)
 def test_picked_rows_of_several_batches_come_out_as_they_were(
-    data: st.DataObject, given_columns: list[dict[str, list[Any]]], codec_name: str
+    data: st.DataObject, given_columns: list[dict[str, Any]], codec_name: str
 ) -> None:
     config = TopicConfig(compression_type=codec_name)  # type: ignore[arg-type]
     written, expected, offset = Written(codec_name), [], 0

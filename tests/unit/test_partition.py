@@ -122,7 +122,7 @@ def test_single_appends_are_sound_on_both_sides_of_offset_two_to_the_32(tmp_path
 def test_anything_bytes_like_can_be_a_value_or_a_key(partition: Partition) -> None:
     for given in (bytearray(b"abc"), memoryview(b"abc"), memoryview(b"a-b-c-")[::2]):
         partition.append(given, key=given)
-    partition.append(memoryview(np.array([1, 2], np.uint16)))
+    partition.append(memoryview(np.array([1, 2], np.uint16).data))
     records = contents(partition)
     assert [(record.key, record.value) for record in records[:3]] == [(b"abc", b"abc")] * 3
     assert records[3].value == b"\1\0\2\0"
@@ -177,7 +177,7 @@ def test_a_bad_record_is_refused_and_leaves_nothing_behind(
     before = tree(log.path)
     with pytest.raises(error):
         partition.append(**record)
-    several = {"values": [b"good", record["value"]]}
+    several: dict[str, Any] = {"values": [b"good", record["value"]]}
     if "key" in record:
         several["keys"] = [None, record["key"]]
     if "headers" in record:
@@ -910,7 +910,7 @@ def test_appends_that_would_pass_the_last_offset_are_refused_before_anything_is_
         killed = copy_as_if_killed(log, tmp_path / "killed")
     for path in (log_path, killed):
         for mode in ("r", "w"):
-            with commitlog.open(path, mode=mode) as log:  # type: ignore[arg-type]
+            with commitlog.open(path, mode=mode) as log:
                 partition = log.topic("t").partition(0)
                 assert (partition.next_offset, len(contents(partition))) == (end, 5)
                 assert partition.verify().ok

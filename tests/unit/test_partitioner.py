@@ -26,7 +26,7 @@ def test_murmur2_gives_kafkas_hashes_with_the_sign_cleared(key: bytes, expected:
 
 
 def test_murmur2_of_many_keys_is_murmur2_of_each() -> None:
-    keys = [*KAFKAS_VECTORS, *KEYS]
+    keys: list[Any] = [*KAFKAS_VECTORS, *KEYS]
     assert murmur2_many(keys).tolist() == [murmur2(key) for key in keys]
 
 

@@ -183,12 +183,12 @@ def test_threads_that_share_a_producer_are_all_told_right(
             value = b"%d %d" % (name, number)
             large = value + bytes(number * 7) if number % 50 == 0 else value
             headers = [("n", value)] if number % 31 == 0 else None
-            futures[value] = producer.send("many", large, key=b"%d" % name, headers=headers)
+            futures[value] = shared.send("many", large, key=b"%d" % name, headers=headers)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # threads are held up as often as can be
     try:
-        with log.producer(**settings) as producer:
+        with log.producer(**settings) as shared:
             threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
             for thread in threads:
                 thread.start()

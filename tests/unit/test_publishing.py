@@ -327,7 +327,7 @@ def test_the_next_publication_finishes_one_that_failed(log: CommitLog, appended:
     log.topic("t").partition(0).append(b"between")
     assert log.publish("other", 0, [stage(log, "u", 0, [b"other"])])
     assert log.published("query") == 1
-    assert sorted(values(log)) == [b"between", b"t-0", b"t-0"]  # type: ignore[type-var]
+    assert sorted(values(log)) == [b"between", b"t-0", b"t-0"]
     assert (values(log, "t", 2), values(log, "u")) == ([b"t-2"] * 2, [b"u-0", b"u-0", b"other"])
     assert staged_names(log) == []
     assert not log.publish("query", 1, staged)

@@ -393,7 +393,7 @@ def test_damaged_indexes_never_change_what_is_found(
             (copy / "clean-shutdown").unlink()
         count("damaged logs opened")
         for mode in ("r", "w", "r"):
-            with commitlog.open(copy, mode=mode) as log:  # type: ignore[arg-type]
+            with commitlog.open(copy, mode=mode) as log:
                 partition = partition_of(log)
                 assert [partition.get(offset) for offset in range(60)] == whole, seed
                 for wanted in range(995, 1_105, 3):
@@ -471,7 +471,7 @@ def test_a_header_that_rots_below_what_was_synced_is_never_a_torn_tail(
         rotten = active.read_bytes()
         for mode in ("r", "w"):
             found = []
-            with pytest.raises(CorruptionError) as caught, commitlog.open(killed, mode=mode) as log:  # type: ignore[arg-type]
+            with pytest.raises(CorruptionError) as caught, commitlog.open(killed, mode=mode) as log:
                 assert partition_of(log).next_offset == 65
                 for record in partition_of(log).records():
                     found.append(record.offset)

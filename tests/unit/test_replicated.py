@@ -28,6 +28,7 @@ from commitlog import (
 from commitlog.partitions.epochs import NAME, EpochHistory, EpochStart
 from commitlog.partitions.slices import received
 from commitlog.replication.core.replica_log import ReplicaLog, ReplicaSlice
+from commitlog.tasks import Signal
 
 CONFIG = {"flush_ms": -1, "file_delete_delay_ms": 0}
 
@@ -671,7 +672,7 @@ def test_a_truncation_takes_the_high_watermark_along(leader: Partition, log_path
 
 
 def test_those_who_wait_are_woken_by_the_high_watermark(leader: Partition) -> None:
-    woken, watched = threading.Event(), threading.Event()
+    woken, watched = threading.Event(), Signal()
 
     def wait() -> None:
         if leader.wait_for(1, 60):

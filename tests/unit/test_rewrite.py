@@ -7,6 +7,7 @@ import pytest
 from helpers import CODECS, encoded, gappy, names, write_segment
 
 from commitlog import Segment, TopicConfig
+from commitlog.config import CompressionType
 from commitlog.segment_files import put_in_place, shorter_copy
 
 
@@ -23,7 +24,7 @@ def offsets(segment: Segment) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_segment_is_shortened_at_any_offset(tmp_path: Path, codec: str) -> None:
+def test_a_segment_is_shortened_at_any_offset(tmp_path: Path, codec: CompressionType) -> None:
     config = TopicConfig(compression_type=codec)
     batches = [
         encoded(

@@ -7,8 +7,9 @@ import pytest
 from helpers import encoded, flip, gappy, stored, write_segment
 
 from commitlog import CommitLog, CorruptionError, Segment
+from commitlog.open_files import OpenFiles
 from commitlog.replication.remote.fetched import FetchedSegment
-from commitlog.segment import OpenFiles, companions, segment_path
+from commitlog.segment import companions, segment_path
 
 
 @pytest.fixture

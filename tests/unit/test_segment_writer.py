@@ -9,7 +9,8 @@ from helpers import encoded, names
 
 from commitlog import OffsetIndex, TimeIndex, TopicConfig
 from commitlog.batches.encode import EncodedBatch
-from commitlog.segment import OpenFiles, Segment, companions
+from commitlog.open_files import OpenFiles
+from commitlog.segment import Segment, companions
 from commitlog.segment_writer import SegmentWriter
 
 CONFIG = TopicConfig(segment_bytes=20_000, index_interval_bytes=1_000, segment_ms=5_000)

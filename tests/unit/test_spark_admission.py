@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ def admission(now: list[float] | None = None, **given: str) -> Admission:
 
 
 def capped(
-    start: dict[TopicPartition, int], end: dict[TopicPartition, int], **given: str
+    start: dict[TopicPartition, int], end: dict[TopicPartition, int], **given: Any
 ) -> dict[TopicPartition, int]:
     """With batches of 10 records of 100 bytes each."""
     return admission(**given).capped(

@@ -63,7 +63,7 @@ def test_without_a_subscription_all_topics_are_read(shop: CommitLog) -> None:
 
 
 def test_topics_are_named_matched_or_assigned(shop: CommitLog) -> None:
-    def names(**given: Any) -> list[tuple[str, int]]:
+    def names(**given: Any) -> list[tuple[object, ...]]:
         return [tuple(name) for name in subscribed(shop, options(**given))]
 
     assert names(subscribe="orders,empty") == [("empty", 0), ("orders", 0), ("orders", 1)]

@@ -143,7 +143,7 @@ def test_a_topic_that_is_deleted_while_the_query_looks_is_lost_like_any_other(
     topic: Topic, log: CommitLog, log_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: bool
 ) -> None:
     log.create_topic("u").append(b"v")
-    subscribed = stream_module.subscribed
+    subscribed = stream_module.subscribed  # type: ignore[attr-defined]
 
     def and_then_delete(*args: Any, **named: Any) -> Any:
         found = subscribed(*args, **named)

@@ -356,7 +356,7 @@ def test_what_is_loaded_is_exempt_from_collection_once() -> None:
         SETTLE_DOWN()
         frozen = gc.get_freeze_count()
         assert frozen > 0
-        keep = [[] for _ in range(1_000)]
+        keep: list[Any] = [[] for _ in range(1_000)]
         SETTLE_DOWN()
         assert gc.get_freeze_count() == frozen
         assert keep
