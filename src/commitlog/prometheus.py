@@ -158,7 +158,7 @@ def _compaction(found: LogMetrics) -> Iterator[Metric]:
         for labels, one in compacted:
             family.add_metric(labels, value(one))
         yield family
-    text = "The part of the bytes that no pass has seen."
+    text = "Of the bytes that may be cleaned now, the part that no pass has cleaned."
     ratio = GaugeMetricFamily("commitlog_partition_dirty_ratio", text, labels=_OF_PARTITION)
     for labels, one in compacted:
         if one.dirty_ratio is not None:

@@ -19,7 +19,7 @@ from helpers import wait_until
 import commitlog
 from cli.rig import PROGRAM, call, environment, ok, ok_json, piped
 from commitlog import CommitLog, TopicPartition
-from commitlog.cli.watching import Watcher
+from commitlog.cli.top import Watcher
 
 
 @pytest.fixture

@@ -34,7 +34,6 @@ def test_a_segment_is_a_bar_as_large_as_its_bytes(log: CommitLog) -> None:
     assert [(bar.base_offset, bar.end_offset) for bar in drawn] == [(0, 4), (4, 8), (8, 12), (12, 12)]
     assert [bar.size_bytes for bar in drawn] == [one.size_bytes for one in partition.segments]
     assert states(partition) == ["sealed", "sealed", "sealed", "active"]
-    assert segments_view.dirty_ratio(drawn) is None
 
 
 def test_what_compaction_has_seen_is_told_from_what_is_dirty(log: CommitLog, log_path: Path) -> None:
@@ -45,7 +44,6 @@ def test_what_compaction_has_seen_is_told_from_what_is_dirty(log: CommitLog, log
     with commitlog.open(log_path, mode="r") as reader:
         seen = reader.topic("c").partition(0)
         assert states(seen)[-3:] == ["compacted", "dirty", "active"]
-        assert 0 < (segments_view.dirty_ratio(segments_view.bars(seen, 100)) or 0) < 1
 
 
 def test_an_empty_partition_is_one_bar_without_bytes(log: CommitLog) -> None:

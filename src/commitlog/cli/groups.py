@@ -19,7 +19,7 @@ from commitlog.cli.options import (
 )
 from commitlog.cli.output import ask, print_json, print_table, say
 from commitlog.errors import UnknownGroupError
-from commitlog.groups.admin import GroupDescription
+from commitlog.inspect.describe import GroupSummary, summarize_group
 from commitlog.log import CommitLog
 
 
@@ -34,7 +34,7 @@ def groups() -> None:
 def list_groups(directory: str, as_json: bool) -> None:
     """List the consumer groups of a log, and how far each is behind."""
     with reading(directory) as log:
-        found = [_summary(log.describe_group(name)) for name in log.groups()]
+        found = [_row(summarize_group(log.describe_group(name))) for name in log.groups()]
     if as_json:
         print_json(found)
     elif found:
@@ -43,13 +43,13 @@ def list_groups(directory: str, as_json: bool) -> None:
         say("no groups")
 
 
-def _summary(group: GroupDescription) -> dict[str, Any]:
+def _row(one: GroupSummary) -> dict[str, Any]:
     return {
-        "group": group.group_id,
-        "state": group.state,
-        "members": len(group.members),
-        "partitions": len(group.partitions),
-        "lag": sum(one.lag or 0 for one in group.partitions),
+        "group": one.group_id,
+        "state": one.state,
+        "members": one.members,
+        "partitions": one.partitions,
+        "lag": one.lag or 0,
     }
 
 

@@ -9,8 +9,8 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +18,11 @@ import click
 from commitlog.cli.open_log import reading
 from commitlog.cli.options import directory_argument, example, json_option
 from commitlog.cli.output import print_json, print_table, say, table_cell
-from commitlog.cli.watching import View, Watcher
+from commitlog.errors import CommitLogError
+from commitlog.inspect.rates import appended_bytes, per_second
+from commitlog.log import CommitLog
+from commitlog.metrics import LogMetrics
+from commitlog.partitions.counters import PartitionMetrics
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,6 +52,92 @@ def top(directory: str, interval: float, as_json: bool) -> None:
             _print(watcher.look(), as_json)
         else:
             _show(watcher.look, interval)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """A partition, and how fast it grows."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    high_watermark: int
+    records_per_second: float
+    bytes_per_second: float
+    segments: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """How far a group is in a partition, and how fast it advances."""
+
+    group: str
+    state: str
+    members: int
+    topic: str
+    partition: int
+    committed: int | None
+    lag: int | None
+    records_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A log at one moment."""
+
+    path: str
+    partitions: tuple[PartitionRow, ...]
+    groups: tuple[GroupRow, ...]
+
+
+class Watcher:
+    """Looks at a log again and again. Rates are those since the previous look; the first look has none."""
+
+    def __init__(self, log: CommitLog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._at: float | None = None
+        self._ends: dict[tuple[str, int], int] = {}  # of partitions
+        self._committed: dict[tuple[str, str, int], int | None] = {}
+
+    def look(self) -> View:
+        """Return the log as it is now."""
+        self._log.release_removed()
+        now, names, metrics = self._clock(), set(self._log.topics()), self._log.metrics()
+        seconds = None if self._at is None else now - self._at
+        partitions = [self._partition(one, seconds) for one in metrics.partitions if one.topic in names]
+        view = View(self._log.path, tuple(partitions), tuple(self._groups(metrics, seconds)))
+        self._at = now
+        self._ends = {(one.topic, one.partition): one.next_offset for one in metrics.partitions}
+        self._committed = {(one.group, one.topic, one.partition): one.committed for one in view.groups}
+        return view
+
+    def _partition(self, one: PartitionMetrics, seconds: float | None) -> PartitionRow:
+        before = self._ends.get((one.topic, one.partition), one.next_offset)
+        records = one.next_offset - before
+        size_bytes = self._appended_bytes(one, before) if records > 0 else records
+        return PartitionRow(
+            one.topic, one.partition, one.start_offset, one.high_watermark,
+            per_second(records, seconds) or 0.0, per_second(size_bytes, seconds) or 0.0,
+            one.segments, one.size_bytes,
+        )  # fmt: skip
+
+    def _appended_bytes(self, one: PartitionMetrics, start: int) -> int | None:
+        with suppress(CommitLogError):  # the topic was just deleted
+            partition = self._log.topic(one.topic).partition(one.partition)
+            return appended_bytes(partition, start, one.next_offset)
+        return None
+
+    def _groups(self, metrics: LogMetrics, seconds: float | None) -> Iterator[GroupRow]:
+        for group in metrics.groups:
+            for one in group.partitions:
+                before = self._committed.get((group.group_id, one.topic, one.partition))
+                moved = None if before is None or one.committed is None else one.committed - before
+                yield GroupRow(
+                    group.group_id, group.state, len(group.members), one.topic, one.partition,
+                    one.committed, one.lag, per_second(moved, seconds) or 0.0,
+                )  # fmt: skip
 
 
 def _print(view: View, as_json: bool) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from commitlog.cli.figures import figures, record_count
 from commitlog.cli.open_log import reading, writing
 from commitlog.cli.options import (
     directory_argument,
@@ -20,6 +19,7 @@ from commitlog.cli.options import (
 )
 from commitlog.cli.output import ask, print_json, print_table, say
 from commitlog.config import TopicConfig
+from commitlog.inspect.describe import describe_partition, record_count
 from commitlog.topic import Topic
 
 
@@ -54,7 +54,7 @@ def _summary(topic: Topic) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "partitions": len(topic.partitions),
-        "records": sum(record_count(one, topic.config) for one in topic.partitions),
+        "records": sum(record_count(one) for one in topic.partitions),
         "bytes": sum(one.size_bytes for one in topic.partitions),
         "cleanup_policy": topic.config.cleanup_policy,
     }
@@ -96,10 +96,11 @@ def describe(directory: str, topic: str, as_json: bool) -> None:
     """Show the settings of a topic, and where each of its partitions begins and ends."""
     with reading(directory) as log:
         found = log.topic(topic)
-        config, rows = (
-            found.config.overrides(),
-            [asdict(figures(number, one)) for number, one in enumerate(found.partitions)],
-        )
+        config = found.config.overrides()
+        rows = [
+            asdict(describe_partition(number, one, count_records=True))
+            for number, one in enumerate(found.partitions)
+        ]
     if as_json:
         print_json({"topic": topic, "config": config, "partitions": rows})
         return

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 
 from commitlog.groups.admin import GroupDescription
+from commitlog.inspect.describe import summarize_group
 from commitlog.ui.requests import BadRequestError, JsonAnswer, limit, number, ui_of
 
 
@@ -22,14 +23,8 @@ def groups(request: Request) -> JsonAnswer:
 
 
 def _summary(group: GroupDescription) -> dict[str, Any]:
-    return {
-        "group_id": group.group_id,
-        "state": group.state,
-        "members": len(group.members),
-        "partitions": len(group.partitions),
-        "topics": sorted({one.topic for one in group.partitions}),
-        "lag": sum(one.lag or 0 for one in group.partitions),
-    }
+    found = asdict(summarize_group(group))
+    return {**found, "lag": found["lag"] or 0}
 
 
 def group(request: Request) -> JsonAnswer:
@@ -45,7 +40,6 @@ def group(request: Request) -> JsonAnswer:
             **_summary(found),
             "generation": found.generation,
             "strategy": found.strategy,
-            "worst_lag": max((one.lag or 0 for one in found.partitions), default=0),
             "listed_members": [asdict(one) for one in found.members[:200]],
             "from": first,
             "listed": [asdict(one) for one in chosen],

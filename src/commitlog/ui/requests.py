@@ -18,8 +18,8 @@ from commitlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.inspect.rates import RateHistory
 from commitlog.log import CommitLog
-from commitlog.ui.rates import Rates
 
 _MOST_BODY_BYTES = 4 * 1024 * 1024
 _LARGEST = 2**63 - 1
@@ -52,7 +52,7 @@ class Ui:
 
     log: CommitLog
     writable: bool
-    rates: Rates
+    rates: RateHistory
 
 
 def ui_of(request: Request) -> Ui:

@@ -118,13 +118,3 @@ def _latest(segment: Segment) -> int:
         return segment.max_timestamp
     # the index of the active one is not complete: the last batches come after its last entry
     return max(header.max_timestamp for _, header in segment.headers(segment.start_for(FAR)))
-
-
-def dirty_ratio(found: Sequence[Bar]) -> float | None:
-    """Return how much of what lies below the active segment is dirty; None where nothing is compacted."""
-    below = [one for one in found if one.state != "active"]
-    if not any(one.state in ("dirty", "compacted") for one in below):
-        return None
-    return sum(one.size_bytes for one in below if one.state == "dirty") / (
-        sum(one.size_bytes for one in below) or 1
-    )

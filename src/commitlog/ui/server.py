@@ -9,12 +9,12 @@ from contextlib import suppress
 import uvicorn
 
 from commitlog.errors import ClosedError
+from commitlog.inspect.rates import RateHistory
 from commitlog.log import CommitLog
 from commitlog.tasks import Task
 from commitlog.ui.app import make_app
 from commitlog.ui.bounded_http import BoundedHttp
 from commitlog.ui.guard import Guard
-from commitlog.ui.rates import Rates
 from commitlog.ui.requests import Ui
 
 _HOST = "127.0.0.1"
@@ -31,7 +31,7 @@ class Server:
         self._token = secrets.token_urlsafe(24)
         address = f"{_HOST}:{self._socket.getsockname()[1]}"
         self.url = f"http://{address}/{self._token}/"
-        app = make_app(Ui(log, writable, Rates()), lambda: self._server.should_exit)
+        app = make_app(Ui(log, writable, RateHistory()), lambda: self._server.should_exit)
         hosts = frozenset({address, address.replace(_HOST, "localhost")})
         config = uvicorn.Config(
             Guard(app, self._token, hosts),

@@ -80,7 +80,7 @@ function notes(now) {
     said.push(`${count(now.segments)} segments drawn as ${count(now.bars.length)} bars`);
   }
   if (now.dirty_ratio !== null) {
-    said.push(`${percent(now.dirty_ratio)} dirty, clean_offset ${count(now.clean_offset)}`);
+    said.push(`dirty ratio ${percent(now.dirty_ratio)}, clean_offset ${count(now.clean_offset)}`);
   }
   if (now.high_watermark !== now.next_offset) said.push(`high_watermark ${count(now.high_watermark)}`);
   return [...said, count(now.next_offset)].map((text) => h("span", {}, text));
