@@ -9,7 +9,7 @@ import pytest
 from helpers import names
 
 from cli.rig import call, ok, ok_json, on_terminal, piped
-from commitlog.cli.load import Figures
+from commitlog.cli.bench_load import Figures
 
 
 @pytest.mark.parametrize("how", ["bulk", "single", "producer"])

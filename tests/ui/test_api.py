@@ -61,7 +61,7 @@ def test_a_partition_is_described_with_its_bars(client: Client, log: CommitLog) 
     assert found["segments"] == len(partition.segments) == len(found["bars"])
     assert found["bars"][-1]["state"] == "active"
     bar = found["bars"][0]
-    about = client.get(f"topics/t/partitions/0/closer?base_offset=0&end_offset={bar['end_offset']}")
+    about = client.get(f"topics/t/partitions/0/details?base_offset=0&end_offset={bar['end_offset']}")
     assert about["records"] == bar["end_offset"]
     assert about["first_timestamp"] == 1000
 

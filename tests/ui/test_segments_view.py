@@ -49,7 +49,7 @@ def test_what_compaction_has_seen_is_told_from_what_is_dirty(log: CommitLog, log
 def test_an_empty_partition_is_one_bar_without_bytes(log: CommitLog) -> None:
     partition = log.create_topic("t").partition(0)
     assert segments_view.bars(partition, 100) == [segments_view.Bar(0, 0, 0, 1, "active")]
-    about = segments_view.closer(partition, 0, 0)
+    about = segments_view.details(partition, 0, 0)
     assert (about["records"], about["first_timestamp"]) == (0, None)
 
 
@@ -70,7 +70,7 @@ def test_a_closer_look_counts_records_and_tells_the_times(log: CommitLog) -> Non
     partition = log.create_topic("t").partition(0)
     segments(partition, 3)
     partition.append(b"last", timestamp=9_000)
-    one = segments_view.closer(partition, 4, 8)
+    one = segments_view.details(partition, 4, 8)
     assert (one["records"], one["batches"], one["first_timestamp"], one["last_timestamp"]) == (
         4,
         1,
@@ -78,7 +78,7 @@ def test_a_closer_look_counts_records_and_tells_the_times(log: CommitLog) -> Non
         1001,
     )
     assert one["files"] == ["00000000000000000004.log"]
-    whole = segments_view.closer(partition, 0, 13)
+    whole = segments_view.details(partition, 0, 13)
     assert (whole["records"], whole["first_timestamp"], whole["last_timestamp"]) == (13, 1000, 9000)
     assert whole["files"] == ["00000000000000000000.log", "00000000000000000012.log"]
 
@@ -87,18 +87,18 @@ def test_a_closer_look_tells_what_was_trimmed_within_a_segment(log: CommitLog) -
     partition = log.create_topic("t").partition(0)
     segments(partition, 1)
     partition.trim_before(3)
-    assert segments_view.closer(partition, 0, 4)["trimmed"] == 3
+    assert segments_view.details(partition, 0, 4)["trimmed"] == 3
 
 
 def test_damage_is_told_where_it_is_met(log: CommitLog) -> None:
     partition = log.create_topic("t").partition(0)
     segments(partition, 2)
     flip(partition.segments[0].path, MAGIC_POSITION)
-    assert "no batch starts here" in segments_view.closer(partition, 0, 4)["problem"]
+    assert "no batch starts here" in segments_view.details(partition, 0, 4)["problem"]
 
 
 def test_counting_gives_up_in_time(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments_view, "_MOST_BATCHES", 2)
     partition = log.create_topic("t").partition(0)
     segments(partition, 3)
-    assert segments_view.closer(partition, 0, 12)["records"] is None
+    assert segments_view.details(partition, 0, 12)["records"] is None

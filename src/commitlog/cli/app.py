@@ -15,9 +15,9 @@ from commitlog.cli.bench import bench
 from commitlog.cli.completion import completion
 from commitlog.cli.consume import consume
 from commitlog.cli.dump import dump
-from commitlog.cli.exporting import export_command
+from commitlog.cli.export_command import export_command
 from commitlog.cli.groups import groups
-from commitlog.cli.importing import import_command
+from commitlog.cli.import_command import import_command
 from commitlog.cli.output import flush_output, visible
 from commitlog.cli.produce import produce
 from commitlog.cli.stats import stats

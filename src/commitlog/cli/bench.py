@@ -9,7 +9,7 @@ from typing import Literal, cast
 import click
 
 import commitlog
-from commitlog.cli.load import TOPIC, Figures, Load, consume, payload, produce
+from commitlog.cli.bench_load import TOPIC, Figures, Load, consume, payload, produce
 from commitlog.cli.options import example, json_option
 from commitlog.cli.output import print_json, print_table
 from commitlog.cli.progress_bar import progress_bar

@@ -7,7 +7,6 @@ from typing import Literal
 
 import click
 
-from commitlog.cli.formats import Form, RecordFormat
 from commitlog.cli.open_log import reading
 from commitlog.cli.options import (
     complete_group,
@@ -18,6 +17,7 @@ from commitlog.cli.options import (
     topic_argument,
 )
 from commitlog.cli.printing import Printer, Start, print_alone, print_in_group
+from commitlog.cli.record_format import Form, RecordFormat
 
 
 def start_from(text: str) -> Start:

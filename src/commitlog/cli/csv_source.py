@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from commitlog.batches import arrow
+from commitlog.cli.import_rows import ROWS, BadRowError, Chunk, pairs_of
 from commitlog.cli.json_records import headers_of
 from commitlog.cli.options import timestamp
-from commitlog.cli.rows import ROWS, BadRowError, Chunk, pairs_of
 
 import pyarrow as pa  # isort: skip - arrow tells what to install where it is missing
 import pyarrow.compute as pc  # isort: skip

@@ -10,7 +10,7 @@ from commitlog.cli.progress_bar import progress_bar
 from commitlog.config import LogConfig
 from commitlog.log import CommitLog
 
-NOTHING_ELSE = LogConfig(cleaner_enable=False)  # a command does what it says, and compacts only if it says so
+NO_CLEANER = LogConfig(cleaner_enable=False)  # a command does what it says, and compacts only if it says so
 _CHECKING = "checking what may be torn"
 
 
@@ -23,7 +23,7 @@ def reading(directory: str) -> Iterator[CommitLog]:
 
 @contextmanager
 def writing(
-    directory: str, *, shared: bool = False, create: bool = False, config: LogConfig = NOTHING_ELSE
+    directory: str, *, shared: bool = False, create: bool = False, config: LogConfig = NO_CLEANER
 ) -> Iterator[CommitLog]:
     """Open a log to change it; NotALogError if there is none, unless it may be created."""
     if not create:

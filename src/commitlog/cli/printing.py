@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import click
 
 from commitlog.batches.batch import RecordBatch
-from commitlog.cli.formats import RecordFormat
 from commitlog.cli.output import flush_output, say, write_bytes
+from commitlog.cli.record_format import RecordFormat
 from commitlog.clients.consumer import Consumer
 from commitlog.errors import CommitFailedError, OffsetOutOfRangeError, UnknownTopicError
 from commitlog.log import CommitLog

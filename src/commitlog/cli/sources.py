@@ -9,8 +9,8 @@ import click
 
 from commitlog.batches import arrow
 from commitlog.cli.csv_source import CsvSource
+from commitlog.cli.import_rows import ROWS, BadRowError, Chunk, Source, pairs_of
 from commitlog.cli.json_records import GivenRecord, parse_record
-from commitlog.cli.rows import ROWS, BadRowError, Chunk, Source, pairs_of
 from commitlog.errors import InvalidRecordError
 
 import pyarrow as pa  # isort: skip - arrow tells what to install where it is missing

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from commitlog.cli.open_log import NOTHING_ELSE, reading, writing
+from commitlog.cli.open_log import NO_CLEANER, reading, writing
 from commitlog.cli.options import (
     directory_argument,
     example,
@@ -124,7 +124,7 @@ def _print_repaired(rows: list[dict[str, Any]]) -> None:
 
 def _repaired(directory: str, damaged: set[str]) -> list[dict[str, Any]]:
     """Repair partitions by name, or by the name of their topic where it could not be opened."""
-    with writing(directory, config=replace(NOTHING_ELSE, recovery_mode="salvage")) as log:
+    with writing(directory, config=replace(NO_CLEANER, recovery_mode="salvage")) as log:
         # what kept the log from being opened, opening it has repaired
         rows = {one.partition: [*one.salvaged] for one in log.recovery if one.salvaged}
         rebuilt = {one.partition: one.indexes_rebuilt for one in log.recovery if one.salvaged}

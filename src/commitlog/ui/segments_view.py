@@ -74,7 +74,7 @@ def plain(bar: Bar) -> dict[str, Any]:
     }
 
 
-def closer(partition: Any, base_offset: int, end_offset: int) -> dict[str, Any]:
+def details(partition: Any, base_offset: int, end_offset: int) -> dict[str, Any]:
     """Tell more about the segments of a bar: batches, records and timestamps, or what is wrong with them."""
     chosen = [
         one for one in partition.segments if base_offset <= one.base_offset < max(end_offset, base_offset + 1)

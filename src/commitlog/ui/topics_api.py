@@ -101,8 +101,8 @@ def place(request: Request) -> JsonAnswer:
     return JsonAnswer({"partition": index})
 
 
-def closer(request: Request) -> JsonAnswer:
+def details(request: Request) -> JsonAnswer:
     """Tell more about the segments in [base_offset, end_offset)."""
     base = number(request, "base_offset", 0) or 0
     end = number(request, "end_offset", base) or base
-    return JsonAnswer(segments_view.closer(partition_of(request), base, end))
+    return JsonAnswer(segments_view.details(partition_of(request), base, end))

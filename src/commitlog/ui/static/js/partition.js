@@ -12,7 +12,7 @@ import { legend, statesOf, Strip } from "./strip.js";
 // What is known about the chosen bar; the rest is asked for.
 class Facts {
   constructor(topic, number, show) {
-    this.where = ["topics", topic, "partitions", number, "closer"];
+    this.where = ["topics", topic, "partitions", number, "details"];
     this.show = show;
     this.element = h(
       "dl",

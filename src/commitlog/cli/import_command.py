@@ -25,7 +25,7 @@ from commitlog.topic import Topic, rows_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from commitlog.cli.rows import Source
+    from commitlog.cli.import_rows import Source
 
 _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -84,7 +84,7 @@ def import_command(
 
 
 def _run(source: Source, target: Import, file: str, progress: Report | None) -> None:
-    from commitlog.cli.rows import BadRowError
+    from commitlog.cli.import_rows import BadRowError
 
     try:
         for first, rows, done in source.chunks():
@@ -133,7 +133,7 @@ class Import:
 
     def append(self, rows: pa.RecordBatch) -> None:
         """Append rows; at a bad one only those before it, and BadRowError tells of it."""
-        from commitlog.cli.rows import BadRowError
+        from commitlog.cli.import_rows import BadRowError
 
         each = max(1, rows.num_rows * self._chunk_bytes // (rows.nbytes + 1))
         for first in range(0, rows.num_rows, each):
@@ -160,7 +160,7 @@ class Import:
             self.counts[number] += len(self._topic.partition(number).append_encoded(batches))
 
     def _encode(self, number: int, data: pa.RecordBatch, chosen: list[int] | None) -> Any:
-        from commitlog.cli.rows import BadRowError, with_times
+        from commitlog.cli.import_rows import BadRowError, with_times
 
         try:
             return self._topic.partition(number).encode_arrow(with_times(data))
@@ -170,7 +170,7 @@ class Import:
 
     def _shares(self, rows: pa.RecordBatch) -> list[tuple[int, list[int] | None]]:
         """Return the partitions, and which rows go to each; None for all."""
-        from commitlog.cli.rows import numbers_of
+        from commitlog.cli.import_rows import numbers_of
 
         if self._partition is not None:
             return [(self._partition, None)]
