@@ -82,7 +82,7 @@ def test_a_line_without_the_separator_is_named_and_those_before_are_kept(data: P
     result = call("produce", data, "t", "-k", ":", stdin=block)
     assert result.exit_code == 1
     assert (
-        result.stderr == "Error: record 3: there is no ':' behind its key (records appended before that: 0)\n"
+        result.stderr == "Error: record 3: there is no ':' after a key (records appended before that: 0)\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""`commitlog stats`: what a log takes, and how far its groups are."""
+"""`commitlog stats`: the size of a log, and the lag of its groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from commitlog.log import CommitLog
 @optional_topic_argument
 @json_option
 def stats(directory: str, topic: str | None, as_json: bool) -> None:
-    """Show bytes, records, segments and dirty ratio of partitions, and the lag of groups."""
+    """Show the size, records, segments and dirty ratio of partitions, and the lag of groups."""
     with reading(directory) as log:
         found = {name: _of_topic(log, name) for name in ([topic] if topic else log.topics())}
         groups = _lags(log, topic)

@@ -1,4 +1,4 @@
-"""`commitlog top`: a live view of a log."""
+"""`commitlog top`: watch a log live."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _GROUPS = ("group", "state", "members", "topic", "partition", "committed", "lag"
 @directory_argument
 @click.option(
     "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, metavar="SECONDS",
-    help="How long to wait between two looks.",
+    help="How long to wait between two updates.",
 )  # fmt: skip
 @json_option
 def top(directory: str, interval: float, as_json: bool) -> None:
     """Show how topics grow and how far behind groups are, until q or Ctrl-C.
 
-    Another process may be writing the log. Where the output is no terminal, it is one look, with the rates of
-    one interval.
+    Another process may be writing the log. If the output is not a terminal, the view is printed once, with
+    the rates of one interval.
     """
     with reading(directory) as log:
         watcher = Watcher(log)
@@ -171,7 +171,7 @@ def _group_rows(view: View) -> list[tuple[object, ...]]:
 
 
 def _show(look: Callable[[], View], interval: float) -> None:
-    """Show one look after another, in place of the other."""
+    """Update the screen until q or Ctrl-C."""
     from rich.live import Live
 
     try:
@@ -180,7 +180,7 @@ def _show(look: Callable[[], View], interval: float) -> None:
                 live.update(_screen(look()), refresh=True)
                 if wait(interval):
                     return
-    except KeyboardInterrupt:  # the other way to leave
+    except KeyboardInterrupt:  # like q
         return
 
 
@@ -192,7 +192,7 @@ def _screen(view: View) -> RenderableType:
     size_bytes = sum(one.bytes_per_second for one in view.partitions)
     lag = sum(one.lag or 0 for one in view.groups)
     path = table_cell(view.path)
-    line = f"{path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   q leaves"
+    line = f"{path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   q quits"
     parts: list[RenderableType] = [Text(line, style="bold"), Text()]
     parts.append(_table(_PARTITIONS, _partition_rows(view)))
     if view.groups:
@@ -209,7 +209,7 @@ def _table(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> Renderab
         texts = rows and isinstance(rows[0][number], str)
         table.add_column(name, justify="left" if texts else "right", no_wrap=True)
     for row in rows:
-        # as Text, for a name may look like rich's markup
+        # as Text, because a name may look like rich's markup
         table.add_row(*(Text(_shown(cell)) for cell in row))
     return table
 
@@ -220,7 +220,7 @@ def _shown(cell: object) -> str:
 
 @contextmanager
 def _key_by_key() -> Iterator[Callable[[float], bool]]:
-    """Give a function that waits, and says whether somebody pressed q meanwhile."""
+    """Yield a function that waits, and returns whether q was pressed meanwhile."""
     if not sys.stdin.isatty():
         yield _no_keys
         return
@@ -243,6 +243,6 @@ def _pressed_q(seconds: float) -> bool:
     while (left := deadline - time.monotonic()) > 0:
         if select.select([fd], [], [], left)[0]:
             keys = os.read(fd, 64)
-            if not keys or b"q" in keys.lower():  # or nobody is there any more
+            if not keys or b"q" in keys.lower():  # or the terminal is gone
                 return True
     return False
