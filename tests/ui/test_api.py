@@ -169,7 +169,7 @@ def test_groups_are_described_with_their_lag(client: Client, log: CommitLog) -> 
         ("topics/t/partitions/0/records?key=xyz&key_format=hex", 400, "'xyz' is not hex"),
         ("topics/t/partitions/0/records/5", 409, "5"),
         ("group?group_id=nobody", 404, "nobody"),
-        ("group", 400, "say which group"),
+        ("group", 400, "group_id is missing"),
     ],
 )
 def test_a_mistake_is_answered_by_a_sentence(

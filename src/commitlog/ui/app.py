@@ -1,4 +1,4 @@
-"""The application: which address answers what."""
+"""The web application: its routes and error handlers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARTITION = "/api/topics/{topic}/partitions/{partition:int}"
 
 
 def make_app(ui: Ui, closing: Callable[[], bool]) -> Starlette:
-    """Return the application over a log; `closing` says when tails should end."""
+    """Return the application; `closing` says when live tails have to end."""
     handlers: dict[Any, Any] = dict.fromkeys((BadRequestError, CommitLogError, OSError), answer_error)
     handlers[HTTPException] = answer_refusal
     app = Starlette(routes=[*_read_routes(), *_change_routes(), _static()], exception_handlers=handlers)

@@ -1,4 +1,4 @@
-"""Consumer groups: who is in them, how far they are, and how far behind."""
+"""Consumer groups: their members, committed offsets and lag."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def group(request: Request) -> JsonAnswer:
     """Describe one group: its members, and its partitions from number `from` on."""
     group_id = request.query_params.get("group_id")
     if group_id is None:
-        raise BadRequestError("say which group: group_id")
+        raise BadRequestError("group_id is missing")
     found = ui_of(request).log.describe_group(group_id)
     first = number(request, "from", 0) or 0
     chosen = found.partitions[first : first + limit(request, 100, 500)]

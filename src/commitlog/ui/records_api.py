@@ -1,4 +1,4 @@
-"""Records: a page of them by offset, time, key or content, and one in full."""
+"""Records: a page of them by offset, time, key or content, or one in full."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from commitlog.ui.search import Found, Wanted, newest_first, oldest_first
 def records(request: Request) -> JsonAnswer:
     """Return a page of records.
 
-    `order` is oldest (from `from` on) or newest (below `from`); `time` in milliseconds stands for the first
-    offset as late. `key` (with key_format=hex: in hex) and `contains` choose among them.
+    `order` is oldest (from `from` on) or newest (below `from`). `time`, in milliseconds, means the first
+    offset at or after it. `key` (in hex with key_format=hex) and `contains` filter the records.
     """
     partition, order = partition_of(request), request.query_params.get("order", "oldest")
     if order not in ("oldest", "newest"):
@@ -56,7 +56,7 @@ def _page(partition: Any, found: Found, order: str) -> dict[str, Any]:
 
 
 def record(request: Request) -> JsonAnswer:
-    """Return one record, in full up to a generous bound."""
+    """Return one record, in full up to a large limit."""
     offset = request.path_params["offset"]
     found = partition_of(request).get(offset)
     if found is None:

@@ -1,4 +1,4 @@
-"""Finding records for a page of them: forwards or backwards, by key and content, with a bound on the work."""
+"""Search records forwards or backwards, by key and content, with a limit on the work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from commitlog.record import Record
 
-_MOST_RECORDS = 500_000  # that one request looks at
+_MOST_RECORDS = 500_000  # that one request reads
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_WINDOWS = 256
 _LARGEST_WINDOW = 65_536
@@ -16,18 +16,18 @@ _LARGEST_WINDOW = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are looked for: those with this key, those whose value contains these bytes, or all."""
+    """Which records to find: those with this key, those whose value contains these bytes, or all."""
 
     key: bytes | None = None
     contains: bytes | None = None
 
     @property
     def all(self) -> bool:
-        """Whether every record will do."""
+        """Whether every record matches."""
         return self.key is None and self.contains is None
 
     def __call__(self, record: Record) -> bool:
-        """Say whether this is one of them."""
+        """Return whether a record matches."""
         if self.key is not None and record.key != self.key:
             return False
         return self.contains is None or (record.value is not None and self.contains in record.value)
@@ -35,7 +35,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Records, and the part [start, end) of the partition in which there are no others."""
+    """Matching records, and the offsets [start, end) that were searched for them."""
 
     records: list[Record]
     start: int
@@ -43,7 +43,7 @@ class Found:
 
 
 class _Budget:
-    """Counts what a request looks at."""
+    """Counts the records and bytes that a request has read."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -94,7 +94,7 @@ def newest_first(partition: Any, end: int, limit: int, wanted: Wanted) -> Found:
 
 
 def _windows(partition: Any, start: int, end: int, first: int) -> Iterator[tuple[int, int]]:
-    """Divide [start, end) from its end on: small ranges first, then larger ones, none of too many bytes."""
+    """Split [start, end) backwards, into ranges that grow but never have too many bytes."""
     size = first
     for _ in range(_MOST_WINDOWS):
         if end <= start:

@@ -1,4 +1,4 @@
-"""Topics and partitions: what there is, how large, how fast, and their segments as bars."""
+"""Topics and partitions: sizes, rates, and segments as bars."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BARS_OF_A_PAGE = 250
 
 
 def about(request: Request) -> JsonAnswer:
-    """Tell which log this is."""
+    """Return the path of the log and whether the page may change it."""
     ui = ui_of(request)
     return JsonAnswer({"path": ui.log.path, "writable": ui.writable, "version": commitlog.__version__})
 
@@ -95,14 +95,14 @@ def _partition(ui: Ui, topic_name: str, index: int, found: Any, most: int) -> di
 
 
 def place(request: Request) -> JsonAnswer:
-    """Tell to which partition the topic's partitioner gives a key."""
+    """Return the partition that the topic's partitioner chooses for a key."""
     found = ui_of(request).log.topic(request.path_params["topic"])
     ((index, _),) = found.places([key_of(request)], {})
     return JsonAnswer({"partition": index})
 
 
 def details(request: Request) -> JsonAnswer:
-    """Tell more about the segments in [base_offset, end_offset)."""
+    """Describe the segments in [base_offset, end_offset) in detail."""
     base = number(request, "base_offset", 0) or 0
     end = number(request, "end_offset", base) or base
     return JsonAnswer(segments_view.details(partition_of(request), base, end))
