@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -23,6 +22,7 @@ from commitlog.cli.options import (
 from commitlog.cli.output import ask, print_json, print_table, say
 from commitlog.cli.progress_bar import progress_bar
 from commitlog.log import CommitLog
+from commitlog.partition import Partition
 
 
 @click.command(epilog=example("commitlog compact data users --roll"))
@@ -56,7 +56,7 @@ def _compacted(log: CommitLog) -> list[str]:
     return [name for name in log.topics() if log.topic(name).config.compacts]
 
 
-def _partitions(log: CommitLog, topics: list[str], partition: int | None) -> Iterator[tuple[int, Any]]:
+def _partitions(log: CommitLog, topics: list[str], partition: int | None) -> Iterator[tuple[int, Partition]]:
     """Iterate over the partitions of topics, or one of each, with their numbers."""
     for name in topics:
         topic = log.topic(name)
@@ -124,13 +124,12 @@ def trim(
         print_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
-def _start(partition: Any, offset: int | None, time: int | None) -> int:
+def _start(partition: Partition, offset: int | None, time: int | None) -> int:
     """Return the offset below which everything is removed."""
     if offset is not None:
         return offset
-    found: int | None = None if time is None else partition.offset_for_timestamp(time)
-    end: int = partition.high_watermark
-    return end if found is None else found
+    found = None if time is None else partition.offset_for_timestamp(time)
+    return partition.high_watermark if found is None else found
 
 
 @click.command(epilog=example("commitlog roll data orders"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from commitlog.compaction import dirty_ratio
 from commitlog.errors import CommitLogError
 from commitlog.groups.admin import GroupDescription
+from commitlog.partition import Partition
 from commitlog.partitions.layout import headers_between
 
 
@@ -28,7 +28,7 @@ class PartitionSummary:
     dirty_ratio: float | None
 
 
-def describe_partition(number: int, partition: Any, *, count_records: bool) -> PartitionSummary:
+def describe_partition(number: int, partition: Partition, *, count_records: bool) -> PartitionSummary:
     """Describe a partition that is open for reading or for writing.
 
     Compaction leaves gaps between offsets. With `count_records` the batch headers of a compacted partition
@@ -49,13 +49,13 @@ def describe_partition(number: int, partition: Any, *, count_records: bool) -> P
     )
 
 
-def record_count(partition: Any) -> int:
+def record_count(partition: Partition) -> int:
     """Return how many records can be read; in a compacted partition the batch headers are counted."""
     start, end = partition.start_offset, partition.high_watermark
     if partition.config.compacts:
         with suppress(FileNotFoundError, CommitLogError):  # a segment was replaced or trimmed meanwhile
             return sum(one.record_count for one in headers_between(partition.segments, start, end))
-    return int(end - start)
+    return end - start
 
 
 @dataclass(frozen=True, slots=True)

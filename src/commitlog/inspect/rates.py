@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from commitlog.errors import CommitLogError
+from commitlog.partition import Partition
 
 _LEAST_SECONDS = 1.0  # between two looks that count
 _STALE_SECONDS = 30.0  # after a longer pause, earlier looks say nothing about now
@@ -23,14 +24,13 @@ def per_second(growth: int | None, seconds: float | None) -> float | None:
     return growth / seconds if growth is not None and growth >= 0 and seconds else None
 
 
-def appended_bytes(partition: Any, start: int, end: int) -> int | None:
+def appended_bytes(partition: Partition, start: int, end: int) -> int | None:
     """Return the size of the records in [start, end); None if they are being removed.
 
     Unlike the difference in size_bytes, this does not shrink when retention or compaction removes others.
     """
     with suppress(CommitLogError, OSError):
-        found: int = partition.bytes_between(max(start, partition.start_offset), end) if start < end else 0
-        return found
+        return partition.bytes_between(max(start, partition.start_offset), end) if start < end else 0
     return None
 
 
@@ -56,7 +56,7 @@ class RateHistory:
         self._lock = Lock()
         self._watched: OrderedDict[str, _Watched] = OrderedDict()
 
-    def look(self, name: str, partitions: Sequence[Any]) -> list[Rate]:
+    def look(self, name: str, partitions: Sequence[Partition]) -> list[Rate]:
         """Look at partitions again; returns the rates between recent looks under this name, oldest first."""
         now, ends = self._clock(), [one.next_offset for one in partitions]
         with self._lock:
@@ -75,7 +75,7 @@ class RateHistory:
             return list(watched.rates)
 
 
-def _rate(partitions: Sequence[Any], before: list[int], ends: list[int], seconds: float) -> Rate:
+def _rate(partitions: Sequence[Partition], before: list[int], ends: list[int], seconds: float) -> Rate:
     starts = [*before, *[0] * (len(ends) - len(before))]  # a topic may have got more partitions
     if any(start > end for start, end in zip(starts, ends, strict=False)):
         return Rate(None, None)  # truncated, or another topic of the same name

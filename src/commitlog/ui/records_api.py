@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from commitlog.partition import Partition
 from commitlog.ui import rendering
 from commitlog.ui.requests import BadRequestError, JsonAnswer, key_of, limit, number, partition_of
 from commitlog.ui.search import Found, Wanted, newest_first, oldest_first
@@ -30,11 +31,11 @@ def records(request: Request) -> JsonAnswer:
     return JsonAnswer(_page(partition, found, order))
 
 
-def _start(request: Request, partition: Any) -> int | None:
+def _start(request: Request, partition: Partition) -> int | None:
     time = number(request, "time", low=-(2**63))
     if time is None:
         return number(request, "from")
-    offset: int | None = partition.offset_for_timestamp(time)
+    offset = partition.offset_for_timestamp(time)
     return partition.high_watermark if offset is None else offset
 
 
@@ -43,7 +44,7 @@ def _wanted(request: Request) -> Wanted:
     return Wanted(key_of(request), contains.encode() if contains else None)
 
 
-def _page(partition: Any, found: Found, order: str) -> dict[str, Any]:
+def _page(partition: Partition, found: Found, order: str) -> dict[str, Any]:
     low, high = partition.start_offset, partition.high_watermark
     more = found.start > low if order == "newest" else found.end < high
     return {

@@ -20,6 +20,7 @@ from commitlog.errors import (
 )
 from commitlog.inspect.rates import RateHistory
 from commitlog.log import CommitLog
+from commitlog.partition import Partition
 
 _MOST_BODY_BYTES = 4 * 1024 * 1024
 _LARGEST = 2**63 - 1
@@ -61,7 +62,7 @@ def ui_of(request: Request) -> Ui:
     return found
 
 
-def partition_of(request: Request) -> Any:
+def partition_of(request: Request) -> Partition:
     """Return the partition that the path names."""
     topic = ui_of(request).log.topic(request.path_params["topic"])
     return topic.partition(request.path_params["partition"])

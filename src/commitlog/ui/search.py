@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from commitlog.partition import Partition
 from commitlog.record import Record
 
 _MOST_RECORDS = 500_000  # that one request reads
@@ -58,7 +58,7 @@ class _Budget:
         return self.records >= _MOST_RECORDS or self.bytes >= _MOST_BYTES
 
 
-def oldest_first(partition: Any, start: int, limit: int, wanted: Wanted) -> Found:
+def oldest_first(partition: Partition, start: int, limit: int, wanted: Wanted) -> Found:
     """Return up to `limit` records from `start` on, ascending."""
     end = partition.high_watermark
     start = min(max(start, partition.start_offset), end)
@@ -72,12 +72,12 @@ def oldest_first(partition: Any, start: int, limit: int, wanted: Wanted) -> Foun
     return Found(records, start, end)
 
 
-def newest_first(partition: Any, end: int, limit: int, wanted: Wanted) -> Found:
+def newest_first(partition: Partition, end: int, limit: int, wanted: Wanted) -> Found:
     """Return up to `limit` records below `end`, descending."""
     start = partition.start_offset
     end = min(max(end, start), partition.high_watermark)
-    budget, records = _Budget(), []
-    low = end
+    budget, low = _Budget(), end
+    records: list[Record] = []
     for low, high in _windows(partition, start, end, limit):
         matching = []
         for record in partition.records(low, high):
@@ -93,7 +93,7 @@ def newest_first(partition: Any, end: int, limit: int, wanted: Wanted) -> Found:
     return Found(records, low, end)
 
 
-def _windows(partition: Any, start: int, end: int, first: int) -> Iterator[tuple[int, int]]:
+def _windows(partition: Partition, start: int, end: int, first: int) -> Iterator[tuple[int, int]]:
     """Split [start, end) backwards, into ranges that grow but never have too many bytes."""
     size = first
     for _ in range(_MOST_WINDOWS):

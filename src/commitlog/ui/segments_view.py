@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from commitlog.errors import CorruptionError
+from commitlog.partition import Partition
 from commitlog.segment import FAR, Segment
 
 State = Literal["sealed", "compacted", "dirty", "active"]
@@ -24,7 +25,7 @@ class Bar:
     state: State
 
 
-def bars(partition: Any, most: int) -> list[Bar]:
+def bars(partition: Partition, most: int) -> list[Bar]:
     """Return about `most` bars or fewer; only segments in the same state are merged."""
     segments, end = partition.segments, partition.next_offset
     clean, compacts = partition.clean_offset, partition.config.compacts
@@ -74,7 +75,7 @@ def plain(bar: Bar) -> dict[str, Any]:
     }
 
 
-def details(partition: Any, base_offset: int, end_offset: int) -> dict[str, Any]:
+def details(partition: Partition, base_offset: int, end_offset: int) -> dict[str, Any]:
     """Return the batches, records and timestamps in the segments of a bar, or what is wrong with them."""
     chosen = [
         one for one in partition.segments if base_offset <= one.base_offset < max(end_offset, base_offset + 1)

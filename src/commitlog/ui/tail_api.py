@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from commitlog.errors import CommitLogError
+from commitlog.partition import Partition
 from commitlog.ui import rendering
 from commitlog.ui.requests import number, ui_of
 
@@ -55,7 +56,7 @@ def _event(name: str, data: Any) -> str:
 class Follower:
     """Keeps a position in each partition. Records that arrive too fast are skipped, and counted."""
 
-    def __init__(self, partitions: Mapping[int, Any]) -> None:
+    def __init__(self, partitions: Mapping[int, Partition]) -> None:
         self._partitions = partitions
         self.positions = {number: one.high_watermark for number, one in partitions.items()}
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 import commitlog
 from commitlog.inspect.describe import describe_partition
+from commitlog.partition import Partition
 from commitlog.topic import Topic
 from commitlog.ui import segments_view
 from commitlog.ui.requests import JsonAnswer, Ui, key_of, limit, number, partition_of, ui_of
@@ -49,7 +50,7 @@ def _topic(ui: Ui, topic: Topic) -> dict[str, Any]:
     }
 
 
-def _rates(ui: Ui, name: str, partitions: Sequence[Any]) -> dict[str, Any]:
+def _rates(ui: Ui, name: str, partitions: Sequence[Partition]) -> dict[str, Any]:
     found = ui.rates.look(name, partitions)
     return {"records": [one.records for one in found], "bytes": [one.bytes for one in found]}
 
@@ -85,7 +86,7 @@ def partition(request: Request) -> JsonAnswer:
     )
 
 
-def _partition(ui: Ui, topic_name: str, index: int, found: Any, most: int) -> dict[str, Any]:
+def _partition(ui: Ui, topic_name: str, index: int, found: Partition, most: int) -> dict[str, Any]:
     return {
         **asdict(describe_partition(index, found, count_records=False)),
         "clean_offset": found.clean_offset,
