@@ -32,7 +32,7 @@ def test_a_segment_is_a_bar_as_large_as_its_bytes(log: CommitLog) -> None:
     segments(partition, 3)
     drawn = segments_view.bars(partition, 100)
     assert [(bar.base_offset, bar.end_offset) for bar in drawn] == [(0, 4), (4, 8), (8, 12), (12, 12)]
-    assert [bar.size_bytes for bar in drawn] == [one.size_bytes for one in partition.segments]
+    assert [bar.bytes for bar in drawn] == [one.size_bytes for one in partition.segments]
     assert states(partition) == ["sealed", "sealed", "sealed", "active"]
 
 
@@ -60,7 +60,7 @@ def test_many_segments_are_merged_into_few_bars_that_miss_nothing(log: CommitLog
     drawn = segments_view.bars(partition, most)
     assert len(drawn) <= most + 1  # the active one stays alone
     assert sum(bar.segments for bar in drawn) == 61
-    assert sum(bar.size_bytes for bar in drawn) == partition.size_bytes
+    assert sum(bar.bytes for bar in drawn) == partition.size_bytes
     ends = [bar.end_offset for bar in drawn]
     assert [bar.base_offset for bar in drawn] == [0, *ends[:-1]]
     assert {bar.state for bar in drawn[:-1]} == {"dirty"} and drawn[-1].state == "active"

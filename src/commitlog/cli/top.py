@@ -8,9 +8,9 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -92,7 +92,7 @@ class View:
 
 
 class Watcher:
-    """Looks at a log again and again. Rates are those since the previous look; the first look has none."""
+    """Watches a log. Each look has the rates since the previous one; the first has none."""
 
     def __init__(self, log: CommitLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -144,30 +144,14 @@ def _print(view: View, as_json: bool) -> None:
     if as_json:
         print_json(asdict(view))
         return
-    print_table(_PARTITIONS, _partition_rows(view))
+    print_table(_PARTITIONS, _cells(view.partitions))
     if view.groups:
         say()
-        print_table(_GROUPS, _group_rows(view))
+        print_table(_GROUPS, _cells(view.groups))
 
 
-def _partition_rows(view: View) -> list[tuple[object, ...]]:
-    return [
-        (
-            one.topic, one.partition, one.start_offset, one.high_watermark,
-            round(one.records_per_second), round(one.bytes_per_second), one.segments, one.size_bytes,
-        )
-        for one in view.partitions
-    ]  # fmt: skip
-
-
-def _group_rows(view: View) -> list[tuple[object, ...]]:
-    return [
-        (
-            one.group, one.state, one.members, one.topic, one.partition, one.committed, one.lag,
-            round(one.records_per_second),
-        )
-        for one in view.groups
-    ]  # fmt: skip
+def _cells(rows: Sequence[PartitionRow | GroupRow]) -> list[tuple[object, ...]]:
+    return [tuple(round(one) if isinstance(one, float) else one for one in astuple(row)) for row in rows]
 
 
 def _show(look: Callable[[], View], interval: float) -> None:
@@ -194,9 +178,9 @@ def _screen(view: View) -> RenderableType:
     path = table_cell(view.path)
     line = f"{path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   q quits"
     parts: list[RenderableType] = [Text(line, style="bold"), Text()]
-    parts.append(_table(_PARTITIONS, _partition_rows(view)))
+    parts.append(_table(_PARTITIONS, _cells(view.partitions)))
     if view.groups:
-        parts += [Text(), _table(_GROUPS, _group_rows(view))]
+        parts += [Text(), _table(_GROUPS, _cells(view.groups))]
     return Group(*parts)
 
 

@@ -17,7 +17,7 @@ from commitlog.cli.options import (
     topic_argument,
     yes_option,
 )
-from commitlog.cli.output import ask, print_json, print_table, say
+from commitlog.cli.output import ask, counted, print_json, print_table, say
 from commitlog.config import TopicConfig
 from commitlog.inspect.describe import describe_partition, record_count
 from commitlog.topic import Topic
@@ -81,11 +81,7 @@ def create(
     if as_json:
         print_json({"topic": topic, "partitions": partitions, "config": made.config.overrides()})
     else:
-        say(f"created topic {topic!r} with {_count(partitions)}")
-
-
-def _count(partitions: int) -> str:
-    return "1 partition" if partitions == 1 else f"{partitions} partitions"
+        say(f"created topic {topic!r} with {counted(partitions, 'partition')}")
 
 
 @topics.command(epilog=example("commitlog topics describe data orders"))
@@ -104,7 +100,7 @@ def describe(directory: str, topic: str, as_json: bool) -> None:
     if as_json:
         print_json({"topic": topic, "config": config, "partitions": rows})
         return
-    say(f"topic {topic}: {_count(len(rows))}")
+    say(f"topic {topic}: {counted(len(rows), 'partition')}")
     for name, value in config.items():
         say(f"  {name} = {value}")
     print_table(list(rows[0]), [list(row.values()) for row in rows])
@@ -183,4 +179,4 @@ def add_partitions(directory: str, topic: str, count: int, shared: bool, as_json
     if as_json:
         print_json({"topic": topic, "partitions": count})
     else:
-        say(f"topic {topic!r} now has {_count(count)}")
+        say(f"topic {topic!r} now has {counted(count, 'partition')}")

@@ -15,7 +15,7 @@ from commitlog.partitions.layout import headers_between
 
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
-    """Where a partition begins and ends, and how large it is. Without compaction there is no dirty_ratio."""
+    """The offsets and the size of a partition; dirty_ratio is None if the topic is not compacted."""
 
     partition: int
     start_offset: int
@@ -60,7 +60,7 @@ def record_count(partition: Partition) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A consumer group in one line; `lag` adds up those of its partitions, None if it committed nothing."""
+    """A consumer group in one line; its lag is the sum over its partitions, None if nothing is committed."""
 
     group_id: str
     state: str

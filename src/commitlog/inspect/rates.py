@@ -20,7 +20,7 @@ _NAMES = 4096
 
 
 def per_second(growth: int | None, seconds: float | None) -> float | None:
-    """Return a rate; None for an unknown growth, and for a negative one, which hides what was appended."""
+    """Return a rate; None if the growth is unknown, or negative: a truncation hides what was appended."""
     return growth / seconds if growth is not None and growth >= 0 and seconds else None
 
 
@@ -49,7 +49,7 @@ class _Watched:
 
 
 class RateHistory:
-    """The last rates of each topic and partition that somebody looks at; the others cost nothing."""
+    """The recent rates of each topic and partition that is looked at; others cost nothing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -57,7 +57,7 @@ class RateHistory:
         self._watched: OrderedDict[str, _Watched] = OrderedDict()
 
     def look(self, name: str, partitions: Sequence[Partition]) -> list[Rate]:
-        """Look at partitions again; returns the rates between recent looks under this name, oldest first."""
+        """Look at partitions; returns the rates between recent looks under this name, oldest first."""
         now, ends = self._clock(), [one.next_offset for one in partitions]
         with self._lock:
             watched = self._watched.get(name)

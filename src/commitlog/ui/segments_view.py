@@ -20,7 +20,7 @@ class Bar:
 
     base_offset: int
     end_offset: int
-    size_bytes: int
+    bytes: int
     segments: int
     state: State
 
@@ -47,32 +47,21 @@ def _state(segment: Segment, end: int, clean_offset: int, compacts: bool) -> Sta
 
 def _merged(found: Sequence[Bar], most: int) -> list[Bar]:
     """Merge neighbours until each bar has its share of the bytes and of the segments."""
-    share_bytes, share = sum(one.size_bytes for one in found) / most, len(found) / most
+    share_bytes, share = sum(one.bytes for one in found) / most, len(found) / most
     merged: list[Bar] = [found[0]]
     for one in found[1:]:
         last = merged[-1]
-        full = last.size_bytes + one.size_bytes > share_bytes and last.segments >= share
+        full = last.bytes + one.bytes > share_bytes and last.segments >= share
         if full or one.state != last.state:
             merged.append(one)
         else:
             merged[-1] = replace(
                 last,
                 end_offset=one.end_offset,
-                size_bytes=last.size_bytes + one.size_bytes,
+                bytes=last.bytes + one.bytes,
                 segments=last.segments + 1,
             )
     return merged
-
-
-def plain(bar: Bar) -> dict[str, Any]:
-    """Return a bar as JSON for the page."""
-    return {
-        "base_offset": bar.base_offset,
-        "end_offset": bar.end_offset,
-        "bytes": bar.size_bytes,
-        "segments": bar.segments,
-        "state": bar.state,
-    }
 
 
 def details(partition: Partition, base_offset: int, end_offset: int) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def _partition(ui: Ui, topic_name: str, index: int, found: Partition, most: int)
         **asdict(describe_partition(index, found, count_records=False)),
         "clean_offset": found.clean_offset,
         "rates": _rates(ui, f"{topic_name}/{index}", [found]),
-        "bars": [segments_view.plain(one) for one in segments_view.bars(found, most)],
+        "bars": [asdict(one) for one in segments_view.bars(found, most)],
     }
 
 

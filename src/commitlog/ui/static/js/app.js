@@ -84,16 +84,16 @@ async function look(place) {
   if (!place.view.refresh || place !== current) return;
   try {
     if (!document.hidden) await place.view.refresh(place.control.signal);
-    if (place === current) tell(null);
+    if (place === current) report(null);
   } catch (problem) {
     if (problem.name === "AbortError" || place !== current) return;
-    tell(problem);
+    report(problem);
   }
   clearTimeout(place.timer);
   place.timer = setTimeout(() => look(place), place.view.every ?? EVERY);
 }
 
-function tell(problem) {
+function report(problem) {
   const lost = problem instanceof NoConnectionError;
   setText(pulse, lost ? "no connection" : "");
   pulse.className = lost ? "pulse bad" : "pulse";

@@ -130,7 +130,7 @@ export class Browser {
         if (filtered)
           replace(this.progress, `Searched ${plural(looked, "offset")}, found ${count(found)} …`, stop);
       } while (filtered && found < 50 && this.next !== null);
-      this.tell(filtered, looked, found);
+      this.report(filtered, looked, found);
     } catch (problem) {
       if (problem.name !== "AbortError")
         replace(this.progress, h("span", { class: "notice bad" }, problem.message));
@@ -166,7 +166,7 @@ export class Browser {
     }
   }
 
-  tell(filtered, looked, found) {
+  report(filtered, looked, found) {
     const all = range(...this.bounds);
     if (filtered)
       replace(

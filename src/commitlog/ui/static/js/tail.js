@@ -49,10 +49,10 @@ export function tailView({ parts: [topic, number] }) {
     paused = value;
     setText(pause, paused ? "Resume" : "Pause");
     if (!paused) held.splice(0).forEach(show);
-    tell();
+    report();
   }
 
-  function tell() {
+  function report() {
     const waiting = held.reduce((sum, one) => sum + one.records.length + one.skipped, 0);
     setText(
       total,
@@ -94,7 +94,7 @@ export function tailView({ parts: [topic, number] }) {
   );
   source.addEventListener("records", (event) => {
     arrived(JSON.parse(event.data).partitions);
-    tell();
+    report();
   });
   source.addEventListener("problem", (event) => {
     source.close();
@@ -109,7 +109,7 @@ export function tailView({ parts: [topic, number] }) {
     );
 
   clearList();
-  tell();
+  report();
   const crumbs = [
     h("a", { href: "#/" }, "Topics"),
     "/",
