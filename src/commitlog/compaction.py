@@ -23,7 +23,7 @@ from commitlog.batches.encode import EncodedBatch
 from commitlog.batches.format import NO_PRODUCER, PUBLISHED, BatchHeader
 from commitlog.batches.merge import BatchMerger
 from commitlog.config import TopicConfig
-from commitlog.errors import CorruptionError
+from commitlog.errors import CommitLogError, CorruptionError
 from commitlog.keymap import KeyMap
 from commitlog.progress import Progress, Steps
 from commitlog.segment import Segment
@@ -112,6 +112,21 @@ def cleanable(
         chosen.append(segment)
         end = after.base_offset
     return Cleanable(tuple(chosen), min(max(clean_offset, segments[0].base_offset), end), end)
+
+
+def dirty_ratio(
+    segments: Sequence[Segment], clean_offset: int, limit_offset: int, config: TopicConfig, now_ms: int
+) -> float | None:
+    """Return the ratio that the cleaner compares with min_cleanable_dirty_ratio; arguments as cleanable().
+
+    None if the topic is not compacted, or while segments are missing: just removed, or damaged.
+    """
+    if not config.compacts:
+        return None
+    try:
+        return cleanable(segments, clean_offset, limit_offset, config, now_ms).dirty_ratio
+    except (OSError, CommitLogError):
+        return None
 
 
 # --- a pass --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""LogMetrics: what a log counts and knows of itself, in plain numbers."""
+"""LogMetrics: the state and the counters of a log, as plain numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _logger = logging.getLogger("commitlog.groups")
 
 @dataclass(frozen=True, slots=True)
 class RecoveryMetrics:
-    """What opening the partitions of a log found and did, in sum."""
+    """What recovery found and did when the log was opened, summed over its partitions."""
 
     segments_checked: int
     bytes_checked: int
@@ -35,7 +35,7 @@ class RecoveryMetrics:
 
 @dataclass(frozen=True, slots=True)
 class LogMetrics:
-    """A log at one moment. Counts begin when this process opened the log, and include no other process's."""
+    """A log at one moment. Counters start when this process opens the log, and cover this process only."""
 
     path: str
     mode: Literal["r", "w"]
@@ -46,14 +46,14 @@ class LogMetrics:
     health: Health
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as dictionaries, tuples, numbers and strings, for json.dumps() or a metrics library."""
+        """Return the metrics as dictionaries, tuples, numbers and strings, for json.dumps() and others."""
         return asdict(self)
 
 
 def gathered(
     path: str, mode: Literal["r", "w"], topics: TopicSet, groups: Groups, health: Health
 ) -> LogMetrics:
-    """Gather what the parts of a log know."""
+    """Collect the metrics of a log from its parts."""
     return LogMetrics(
         path=path,
         mode=mode,
@@ -66,18 +66,18 @@ def gathered(
 
 
 def _described(groups: Groups) -> tuple[GroupDescription, ...]:
-    """Return all groups; none where this process may not write, for it could not take their locks."""
+    """Return all groups, or none if this process may not write and so cannot take their locks."""
     try:
         return tuple(groups.describe_all())
     except OSError as error:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            _logger.debug("groups cannot be looked at without writing: %s", error)
+            _logger.debug("groups cannot be described without write access: %s", error)
             return ()
         raise
 
 
 def _partition_metrics(partitions: Iterable[LogReader]) -> tuple[PartitionMetrics, ...]:
-    """Return those of all partitions but those whose topic is deleted meanwhile."""
+    """Return the metrics of all partitions whose topic is not deleted meanwhile."""
     found = []
     for partition in partitions:
         with suppress(ClosedError, UnknownTopicError):
@@ -85,14 +85,14 @@ def _partition_metrics(partitions: Iterable[LogReader]) -> tuple[PartitionMetric
     return tuple(found)
 
 
-def _recovery_metrics(all_of: Sequence[RecoveryReport]) -> RecoveryMetrics:
-    """Add reports up."""
+def _recovery_metrics(reports: Sequence[RecoveryReport]) -> RecoveryMetrics:
+    """Add up recovery reports."""
     return RecoveryMetrics(
-        segments_checked=sum(one.segments_checked for one in all_of),
-        bytes_checked=sum(one.bytes_checked for one in all_of),
-        bytes_cut=sum(one.bytes_cut for one in all_of),
-        segments_dropped=sum(one.segments_dropped for one in all_of),
-        indexes_rebuilt=sum(one.indexes_rebuilt for one in all_of),
-        salvaged=sum(len(one.salvaged) for one in all_of),
-        seconds=sum(one.seconds for one in all_of),
+        segments_checked=sum(one.segments_checked for one in reports),
+        bytes_checked=sum(one.bytes_checked for one in reports),
+        bytes_cut=sum(one.bytes_cut for one in reports),
+        segments_dropped=sum(one.segments_dropped for one in reports),
+        indexes_rebuilt=sum(one.indexes_rebuilt for one in reports),
+        salvaged=sum(len(one.salvaged) for one in reports),
+        seconds=sum(one.seconds for one in reports),
     )

@@ -1,4 +1,4 @@
-"""A log's metrics for Prometheus: a collector, and a small server. Needs the extra `metrics`.
+"""Metrics of a log for Prometheus: a collector and a small server. Needs the extra `metrics`.
 
 docs/monitoring.md lists the names.
 """
@@ -29,45 +29,45 @@ if TYPE_CHECKING:
 _OF_PARTITION, _OF_GROUP = ["topic", "partition"], ["group", "topic", "partition"]
 
 _PARTITION: dict[str, tuple[str, Callable[[PartitionMetrics], float]]] = {
-    "start_offset": ("The first offset that may be read.", lambda one: one.start_offset),
-    "next_offset": ("The offset that the next append gets.", lambda one: one.next_offset),
-    "durable_offset": ("Everything below it survives power loss.", lambda one: one.durable_offset),
-    "high_watermark": ("Readers stop here.", lambda one: one.high_watermark),
-    "segments": ("Segments.", lambda one: one.segments),
-    "bytes": ("The size of all segments.", lambda one: one.size_bytes),
+    "start_offset": ("The first offset that can be read.", lambda one: one.start_offset),
+    "next_offset": ("The offset of the next append.", lambda one: one.next_offset),
+    "durable_offset": ("Records below it survive power loss.", lambda one: one.durable_offset),
+    "high_watermark": ("Readers read up to here.", lambda one: one.high_watermark),
+    "segments": ("The number of segments.", lambda one: one.segments),
+    "bytes": ("The total size of the segments.", lambda one: one.size_bytes),
 }
 _WRITTEN: dict[str, tuple[str, Callable[[WriteMetrics], float]]] = {
     "appends": ("Batches appended by this process.", lambda one: one.appends),
     "appended_records": ("Records appended by this process.", lambda one: one.records),
     "appended_bytes": ("Bytes appended by this process.", lambda one: one.bytes),
-    "rolls": ("Segments sealed.", lambda one: one.rolls),
+    "rolls": ("Segments sealed by this process.", lambda one: one.rolls),
     "trimmed_segments": ("Segments removed by retention and trims.", lambda one: one.segments_trimmed),
     "trimmed_bytes": ("Bytes removed by retention and trims.", lambda one: one.bytes_trimmed),
 }
 _COMPACTION: dict[str, tuple[str, Callable[[CompactionMetrics], float]]] = {
-    "passes": ("Passes of compaction.", lambda one: one.passes),
-    "seconds": ("The time that passes took.", lambda one: one.seconds),
-    "input_bytes": ("Bytes of the segments that passes cleaned.", lambda one: one.bytes_before),
-    "output_bytes": ("Bytes of the segments that passes left.", lambda one: one.bytes_after),
+    "passes": ("Compaction passes.", lambda one: one.passes),
+    "seconds": ("Time spent in compaction passes.", lambda one: one.seconds),
+    "input_bytes": ("Bytes in segments before compaction passes.", lambda one: one.bytes_before),
+    "output_bytes": ("Bytes in segments after compaction passes.", lambda one: one.bytes_after),
     "removed_records": (
-        "Records that passes removed.",
+        "Records removed by compaction passes.",
         lambda one: one.records_before - one.records_after,
     ),
 }
 
 
 class LogCollector(Collector):
-    """The metrics of an open log, for a registry of prometheus_client: looked up at each scrape."""
+    """A prometheus_client collector for an open log; it reads the metrics at each scrape."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
 
     def describe(self) -> list[Metric]:
-        """Name nothing in advance: what there is depends on the topics."""
+        """Return no metrics in advance: they depend on the topics."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric; ClosedError once the log is closed, which makes the scrape fail."""
+        """Yield every metric; raises ClosedError if the log is closed, which fails the scrape."""
         found = self._log.metrics()
         yield from _partitions(found)
         yield from _written(found)
@@ -77,14 +77,14 @@ class LogCollector(Collector):
 
 
 class Exporter:
-    """A server of metrics, in threads of its own, until close()."""
+    """An HTTP server for metrics, in its own threads, until close()."""
 
     def __init__(self, server: ThreadingWSGIServer, join: Callable[[], None]) -> None:
         self._server, self._join = server, join
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the server listens on."""
         return int(self._server.server_port)
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Exporter:
 
 
 def serve(log: CommitLog, port: int = 9464, address: str = "127.0.0.1") -> Exporter:
-    """Serve the metrics of an open log at http://address:port/metrics; port 0 takes a free one."""
+    """Serve the metrics of an open log at http://address:port/metrics; port 0 means any free port."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(LogCollector(log))
     server, thread = start_http_server(port, address, registry)
@@ -120,9 +120,9 @@ def _partitions(found: LogMetrics) -> Iterator[Metric]:
         yield family
     health = found.health
     states = {
-        "failed": ("Whether a disk error stopped it.", health.failed_partitions),
-        "uncleanable": ("Whether compaction set it aside.", health.uncleanable_partitions),
-        "damaged": ("Whether damage keeps retention from removing segments.", health.damaged_partitions),
+        "failed": ("Whether a disk error has stopped the partition.", health.failed_partitions),
+        "uncleanable": ("Whether compaction has set the partition aside.", health.uncleanable_partitions),
+        "damaged": ("Whether damage stops retention from removing segments.", health.damaged_partitions),
     }
     for name, (text, problems) in states.items():
         bad = {partition for partition, _ in problems}
@@ -142,7 +142,7 @@ def _written(found: LogMetrics) -> Iterator[Metric]:
     producers = GaugeMetricFamily(
         "commitlog_partition_producers", "Producers that the partition remembers.", labels=_OF_PARTITION
     )
-    syncs = HistogramMetricFamily("commitlog_sync_seconds", "How long syncs took.", labels=_OF_PARTITION)
+    syncs = HistogramMetricFamily("commitlog_sync_seconds", "Duration of syncs.", labels=_OF_PARTITION)
     for labels, one in counted:
         producers.add_metric(labels, one.producers)
         buckets = [(str(bound), count) for bound, count in one.syncs.buckets]
@@ -158,7 +158,7 @@ def _compaction(found: LogMetrics) -> Iterator[Metric]:
         for labels, one in compacted:
             family.add_metric(labels, value(one))
         yield family
-    text = "The part of the bytes that no pass has seen."
+    text = "Of the bytes that may be cleaned now, the part that no pass has cleaned."
     ratio = GaugeMetricFamily("commitlog_partition_dirty_ratio", text, labels=_OF_PARTITION)
     for labels, one in compacted:
         if one.dirty_ratio is not None:
@@ -167,10 +167,10 @@ def _compaction(found: LogMetrics) -> Iterator[Metric]:
 
 
 def _groups(found: LogMetrics) -> Iterator[Metric]:
-    members = GaugeMetricFamily("commitlog_group_members", "Members of the group.", labels=["group"])
-    committed = GaugeMetricFamily("commitlog_group_committed_offset", "What it committed.", labels=_OF_GROUP)
+    members = GaugeMetricFamily("commitlog_group_members", "The number of members.", labels=["group"])
+    committed = GaugeMetricFamily("commitlog_group_committed_offset", "Committed offset.", labels=_OF_GROUP)
     lag = GaugeMetricFamily(
-        "commitlog_group_lag_records", "From what it committed to the high watermark.", labels=_OF_GROUP
+        "commitlog_group_lag_records", "Offsets from the committed one to the end.", labels=_OF_GROUP
     )
     for group in found.groups:
         members.add_metric([group.group_id], len(group.members))
@@ -185,32 +185,30 @@ def _groups(found: LogMetrics) -> Iterator[Metric]:
 def _whole_log(found: LogMetrics) -> Iterator[Metric]:
     recovery = found.recovery
     for name, text, value in (
-        ("segments_mapped", "Segments that are mapped.", found.segments_mapped),
-        ("healthy", "Whether background work and all partitions are well.", found.health.ok),
-        ("recovery_seconds", "How long recovery took at open.", recovery.seconds),
+        ("segments_mapped", "The number of mapped segments.", found.segments_mapped),
+        ("healthy", "Whether background tasks and all partitions are healthy.", found.health.ok),
+        ("recovery_seconds", "Duration of recovery at open.", recovery.seconds),
         ("recovery_checked_bytes", "Bytes that recovery checked.", recovery.bytes_checked),
         ("recovery_cut_bytes", "Bytes of torn tails that recovery cut.", recovery.bytes_cut),
-        ("recovery_dropped_segments", "Unsynced segments behind a tear.", recovery.segments_dropped),
+        ("recovery_dropped_segments", "Unsynced segments that recovery dropped.", recovery.segments_dropped),
     ):
         yield GaugeMetricFamily(f"commitlog_{name}", text, value=value)
     alive: dict[str, int] = {}
     runs: defaultdict[str, int] = defaultdict(int)
     failures: defaultdict[str, int] = defaultdict(int)
-    for task in found.health.tasks:  # each producer and each consumer of a group has some of the same name
+    for task in found.health.tasks:  # producers and consumers have tasks with the same names
         alive[task.name] = min(task.alive, alive.get(task.name, 1))
         runs[task.name] += task.runs
         failures[task.name] += task.failures
-    yield _by_task(GaugeMetricFamily("commitlog_task_alive", "Whether it runs.", labels=["task"]), alive)
-    yield _by_task(CounterMetricFamily("commitlog_task_runs", "Its runs.", labels=["task"]), runs)
-    yield _by_task(CounterMetricFamily("commitlog_task_failures", "Its failures.", labels=["task"]), failures)
-
-
-def _by_task(
-    family: GaugeMetricFamily | CounterMetricFamily, values: dict[str, int]
-) -> GaugeMetricFamily | CounterMetricFamily:
-    for task, value in values.items():
-        family.add_metric([task], value)
-    return family
+    for kind, name, text, values in (
+        (GaugeMetricFamily, "alive", "Whether the task runs.", alive),
+        (CounterMetricFamily, "runs", "Runs of the task.", runs),
+        (CounterMetricFamily, "failures", "Failed runs of the task.", failures),
+    ):
+        family = kind(f"commitlog_task_{name}", text, labels=["task"])
+        for task_name, count in values.items():
+            family.add_metric([task_name], count)
+        yield family
 
 
 __all__ = ["Exporter", "LogCollector", "serve"]

@@ -42,7 +42,7 @@ def test_every_command_has_help_with_an_example_and_speaks_json(name: str) -> No
 
 def test_the_version_and_what_there_is() -> None:
     assert ok("--version") == f"commitlog, version {commitlog.__version__}\n"
-    assert "Exit codes: 0 done" in ok("--help")
+    assert "Exit codes: 0 success" in ok("--help")
 
 
 def needed(name: str) -> list[str]:
@@ -117,7 +117,7 @@ def test_without_click_or_rich_it_says_what_to_install(tmp_path: Path) -> None:
             text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 1
-        assert done.stderr == "commitlog on the command line needs: pip install 'commitlog[cli]'\n"
+        assert done.stderr == "the commitlog command needs: pip install 'commitlog[cli]'\n"
         (tmp_path / missing / "__init__.py").unlink()
         (tmp_path / missing).rmdir()
 

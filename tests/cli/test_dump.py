@@ -100,7 +100,7 @@ def test_an_index_that_does_not_fit_its_segment_is_damage(folder: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[24:32] = (1 << 32 | 16).to_bytes(8, "little")
     path.write_bytes(raw)
-    assert "DAMAGE reason: the entries do not fit" in call("dump", path).stdout
+    assert "DAMAGE reason: the entries do not match" in call("dump", path).stdout
 
 
 def test_an_empty_segment_has_nothing(tmp_path: Path) -> None:

@@ -163,13 +163,13 @@ def test_damage_leaves_no_file(full: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "where", "why"),
     [
-        ("x.csv", 'key,value\n"a","1\n2"\n\nb,2\nc\nd,4\n', "line 6", "1 fields, and not 2"),
+        ("x.csv", 'key,value\n"a","1\n2"\n\nb,2\nc\nd,4\n', "line 6", "1 fields instead of 2"),
         ("x.csv", "timestamp,value\n1,a\n2,b\nsoon,c\n4,d\n", "line 4", "timestamp: 'soon' is neither"),
         ("x.csv", "value_base64,value\n,a\nYQ==,\nY,\n", "line 4", "value_base64: "),
         ("x.csv", "value,partition\na,0\nb,1\nc,2\n", "line 4", "there is no partition 2: the topic has 2"),
         ("x.csv", 'value,headers\na,\nb,"[]"\nc,5\n', "line 4", "headers: "),
         ("x.jsonl", '{"value": "a"}\n\n{"value": "b"}\n{"value": \n{"value": "d"}\n', "line 4", "Expecting"),
-        ("x.jsonl", '{"value": "a"}\n{"value": "b"}\n{"valu": "c"}\n', "line 3", "no such field: valu"),
+        ("x.jsonl", '{"value": "a"}\n{"value": "b"}\n{"valu": "c"}\n', "line 3", "unknown field valu"),
         ("x.jsonl", '{"value": "a"}\n{"value": "b"}\n{"value": "c", "partition": 9}\n', "line 3", "9"),
         (
             "x.jsonl",
@@ -188,7 +188,7 @@ def test_an_import_stops_at_a_bad_row_and_says_where(
     assert stopped.exit_code == 1
     assert f"{name}, {where}: " in stopped.stderr
     assert why in stopped.stderr
-    assert "the 2 records before it are imported, go on behind it with --skip 3" in stopped.stderr
+    assert "the 2 records before it are imported, continue after it with --skip 3" in stopped.stderr
     assert sum(map(len, contents(empty))) == 2
     rest = text.count('"d"') + text.count("d,4") + text.count("4,d")
     assert ok_json("import", empty, "t", tmp_path / name, "--skip", 3)["records"] == rest
@@ -202,7 +202,7 @@ def test_skipping_goes_by_the_rows_of_the_file_however_many_are_bad(empty: Path,
     skip = imported = 0
     for bad in (5, 20_000, 20_001, 29_999):
         stopped = call("import", empty, "t", tmp_path / "x.csv", "-p", 0, "--skip", skip)
-        assert f"line {2 * bad + 2 - bad_before(bad)}: 3 fields, and not 2" in stopped.stderr
+        assert f"line {2 * bad + 2 - bad_before(bad)}: 3 fields instead of 2" in stopped.stderr
         assert f"the {bad - skip} records before it" in stopped.stderr
         imported, skip = imported + bad - skip, bad + 1
     assert ok_json("import", empty, "t", tmp_path / "x.csv", "-p", 0, "--skip", skip)["records"] == 0

@@ -62,9 +62,9 @@ def test_recovery_at_open_shows_how_far_it_is(data: Path, tmp_path: Path) -> Non
     (tmp_path / "killed" / "t-0" / "state").unlink()
     code, seen = on_terminal("topics", "describe", tmp_path / "killed", "t")
     assert code == 0
-    assert has_bar(seen, "checking what may be torn")
+    assert has_bar(seen, "checking for torn records")
     code, seen = on_terminal("roll", tmp_path / "killed", "t")
-    assert has_bar(seen, "checking what may be torn")
+    assert has_bar(seen, "checking for torn records")
 
 
 def test_files_that_are_produced_show_how_far_they_are(data: Path, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_files_that_are_produced_show_how_far_they_are(data: Path, tmp_path: Pat
 def test_ctrl_d_at_a_question_changes_nothing(data: Path) -> None:
     code, seen = on_terminal("topics", "delete", data, "t", typed=b"\x04")
     assert code == 1
-    assert "Error: nobody answered" in seen
+    assert "Error: there was no answer" in seen
 
 
 def test_ctrl_c_at_a_question_changes_nothing(data: Path) -> None:

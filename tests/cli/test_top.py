@@ -19,7 +19,7 @@ from helpers import wait_until
 import commitlog
 from cli.rig import PROGRAM, call, environment, ok, ok_json, piped
 from commitlog import CommitLog, TopicPartition
-from commitlog.cli.watching import Watcher
+from commitlog.cli.top import Watcher
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def running(*arguments: str) -> Iterator[Screen]:
 def test_on_a_terminal_it_goes_on_until_q(log: CommitLog, orders: commitlog.Partition) -> None:
     with running("top", log.path, "--interval", "0.05") as screen:
         wait_until(lambda: screen.shows("billing"))
-        assert "q leaves" in screen.seen
+        assert "q quits" in screen.seen
         orders.append_many([b"x"] * 4_950)
         wait_until(lambda: screen.shows("5,000"))
         log.create_topic("another")

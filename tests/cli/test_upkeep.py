@@ -37,7 +37,7 @@ def test_a_topic_that_is_not_compacted_is_wrong_usage(data: Path) -> None:
 
 def test_a_log_without_compacted_topics_says_so(tmp_path: Path) -> None:
     ok("topics", "create", tmp_path, "t")
-    assert ok("compact", tmp_path) == "no topic is compacted\n"
+    assert ok("compact", tmp_path) == "no topic has cleanup_policy compact\n"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_partition_is_described_with_its_bars(client: Client, log: CommitLog) 
     assert found["segments"] == len(partition.segments) == len(found["bars"])
     assert found["bars"][-1]["state"] == "active"
     bar = found["bars"][0]
-    about = client.get(f"topics/t/partitions/0/closer?base_offset=0&end_offset={bar['end_offset']}")
+    about = client.get(f"topics/t/partitions/0/details?base_offset=0&end_offset={bar['end_offset']}")
     assert about["records"] == bar["end_offset"]
     assert about["first_timestamp"] == 1000
 
@@ -169,7 +169,7 @@ def test_groups_are_described_with_their_lag(client: Client, log: CommitLog) -> 
         ("topics/t/partitions/0/records?key=xyz&key_format=hex", 400, "'xyz' is not hex"),
         ("topics/t/partitions/0/records/5", 409, "5"),
         ("group?group_id=nobody", 404, "nobody"),
-        ("group", 400, "say which group"),
+        ("group", 400, "group_id is missing"),
     ],
 )
 def test_a_mistake_is_answered_by_a_sentence(

@@ -227,7 +227,7 @@ def test_records_are_found_by_key_by_offset_and_by_time(page: Page, client: Clie
     page.get_by_role("button", name="Clear").click()
     page.get_by_label("Value contains").fill("nothing like this")
     page.keyboard.press("Enter")
-    expect_text(page, "No record is like that.")
+    expect_text(page, "No record matches.")
 
 
 def test_a_key_is_found_in_its_partition(page: Page, client: Client, log: CommitLog) -> None:
@@ -255,7 +255,7 @@ def test_the_live_tail_shows_what_is_appended_and_can_be_held(
     topic.append(b"held", partition=0)
     expect_text(page, "1 held back")
     assert page.locator(".record").count() == 1
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     expect_text(page, "held")
     assert page.locator(".record").first.inner_text().startswith("p0")
 
@@ -281,7 +281,7 @@ def test_groups_show_members_and_lag(page: Page, client: Client, log: CommitLog)
         expect_text(page, "2 consumer groups")
         assert page.locator("tr", has_text="workers").get_by_text("Stable").is_visible()
         page.get_by_role("link", name="billing").click()
-        expect_text(page, "Nobody is in the group at the moment.")
+        expect_text(page, "The group has no members at the moment.")
         row = page.locator("tr", has_text="t-0").inner_text().split()
         assert row[:4] == ["t-0", "4", "10", "6"]
 
@@ -332,7 +332,7 @@ def test_a_huge_value_is_cut_until_all_of_it_is_asked_for(page: Page, client: Cl
     show(page, client, "#/t/huge/0")
     page.wait_for_selector(".record")
     page.locator(".record button").first.click()
-    expect_text(page, "the first 2.0 KiB are shown")
+    expect_text(page, "showing the first 2.0 KiB")
     page.get_by_role("button", name="Show all").click()
     until(page, "document.querySelector('pre.content')?.textContent.length === 500000")
 
@@ -367,20 +367,20 @@ def test_a_writable_page_asks_before_it_changes_anything(
 
         page.get_by_role("button", name="Roll").click()
         dialog.get_by_role("button", name="Roll").click()
-        expect_text(page, "There are 2 segments now.")
+        expect_text(page, "The partition now has 2 segments.")
         dialog.get_by_role("button", name="Close").click()
         page.get_by_role("button", name="Trim").click()
         dialog.get_by_role("button", name="Cancel").click()
         assert partition.start_offset == 0
         page.get_by_role("button", name="Trim").click()
         dialog.get_by_label("Remove records below offset").fill("1")
-        dialog.get_by_role("button", name="Remove them").click()
-        expect_text(page, "start_offset is 1 now.")
+        dialog.get_by_role("button", name="Remove").click()
+        expect_text(page, "start_offset is now 1.")
         dialog.get_by_role("button", name="Close").click()
 
         show(page, writable, "#/g/g")
         page.get_by_role("button", name="Reset offsets").click()
-        dialog.get_by_label("Read on from").select_option("latest")
+        dialog.get_by_label("Continue from").select_option("latest")
         dialog.get_by_role("button", name="Reset").click()
         expect_text(page, "1 partition reset.")
         assert log.describe_group("g").partitions[0].lag == 0

@@ -1,4 +1,4 @@
-"""`commitlog` on the command line: looking at a log, feeding it, and looking after it."""
+"""The `commitlog` command: inspect, feed and maintain a log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def main() -> int:
         import click  # noqa: F401
         import rich  # noqa: F401
     except ImportError:
-        print("commitlog on the command line needs: pip install 'commitlog[cli]'", file=sys.stderr)
+        print("the commitlog command needs: pip install 'commitlog[cli]'", file=sys.stderr)
         return 1
     from commitlog.cli.app import run
 

@@ -1,4 +1,4 @@
-"""The command `commitlog`: its parts, and what becomes of errors, Ctrl-C and a pipe that is closed."""
+"""The `commitlog` command: its subcommands, and how errors, Ctrl-C and a closed pipe end it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from commitlog.cli.bench import bench
 from commitlog.cli.completion import completion
 from commitlog.cli.consume import consume
 from commitlog.cli.dump import dump
-from commitlog.cli.exporting import export_command
+from commitlog.cli.export_command import export_command
 from commitlog.cli.groups import groups
-from commitlog.cli.importing import import_command
+from commitlog.cli.import_command import import_command
 from commitlog.cli.output import flush_output, visible
 from commitlog.cli.produce import produce
 from commitlog.cli.stats import stats
@@ -32,7 +32,7 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
     128 + int(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
 )
 
-# To add a command: write it in a module of this folder, as in topics.py, and name it here.
+# To add a command: write it in a module of this folder, as in topics.py, and list it here.
 COMMANDS = (
     topics, produce, consume, groups, stats, top, ui, dump, verify, repair, compact, trim, roll,
     export_command, import_command, bench, completion,
@@ -40,7 +40,7 @@ COMMANDS = (
 
 
 class App(click.Group):
-    """A group of commands whose errors are one sentence on stderr, and an exit code."""
+    """The group of all commands: turns errors into one sentence on stderr and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
@@ -48,28 +48,28 @@ class App(click.Group):
             try:
                 return super().invoke(ctx)
             finally:
-                flush_output()  # here, where an error has a place to go
+                flush_output()  # here, where an error can still be reported
         except (KeyboardInterrupt, click.Abort) as error:
             _end_interrupted(error)
         except BrokenPipeError:
             _leave_stdout()
             raise click.exceptions.Exit(PIPE_CLOSED) from None
         except click.ClickException as error:
-            error.message = visible(error.message)  # type: ignore[misc] # ours to show
+            error.message = visible(error.message)  # type: ignore[misc]
             raise
-        except (ConfigError, InvalidTopicError) as error:  # no log would take it
+        except (ConfigError, InvalidTopicError) as error:  # invalid for every log
             raise click.UsageError(visible(str(error)), ctx) from error
         except (CommitLogError, OSError) as error:
             if not isinstance(error, CommitLogError):
-                _leave_stdout()  # it may be what failed
+                _leave_stdout()  # stdout may be what failed
             raise click.ClickException(visible(_sentence(error))) from error
 
 
 def _end_interrupted(error: BaseException) -> NoReturn:
-    """End after Ctrl-C; a question that nobody is there to answer is a failure instead."""
+    """Exit after Ctrl-C, or fail if a question got no answer because stdin ended."""
     if isinstance(error, click.Abort) and not isinstance(error.__context__, KeyboardInterrupt):
-        click.echo(err=True)  # behind the question
-        raise click.ClickException("nobody answered; say --yes to go on without being asked") from None
+        click.echo(err=True)  # ends the line of the question
+        raise click.ClickException("there was no answer; pass --yes to skip the question") from None
     raise click.exceptions.Exit(INTERRUPTED) from None
 
 
@@ -80,7 +80,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _leave_stdout() -> None:
-    """Let what is still to be written go nowhere: Python would complain of it when it ends."""
+    """Discard what is still to be written: Python would report it as an error at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -88,11 +88,11 @@ def _leave_stdout() -> None:
 @click.group(cls=App, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(commitlog.__version__, prog_name="commitlog")
 def app() -> None:
-    """Look at a commit log, feed it, and look after it.
+    """Inspect, feed and maintain a commit log.
 
-    DIR is the directory of a log. Where nothing is changed, the log may be in use by another process.
+    DIR is the directory of a log. Commands that change nothing work while other processes use the log.
 
-    Exit codes: 0 done; 1 failed, or damage was found; 2 wrong usage; 130 Ctrl-C.
+    Exit codes: 0 success; 1 failure, or damage was found; 2 wrong usage; 130 Ctrl-C.
     """
 
 
@@ -105,11 +105,11 @@ def _terminate(*_: object) -> NoReturn:
 
 
 def run() -> int:
-    """Run what the arguments of this process ask for; returns the exit code."""
-    if sys.stdout is None:  # what Python makes of a closed one
+    """Run the command line of this process; returns the exit code."""
+    if sys.stdout is None:  # Python found it closed
         click.echo("Error: stdout is closed", err=True)
         return 1
-    signal.signal(signal.SIGTERM, _terminate)  # so that logs are closed, and groups left
+    signal.signal(signal.SIGTERM, _terminate)  # so that logs are closed and groups are left
     try:
         app.main(prog_name="commitlog")
     except SystemExit as end:

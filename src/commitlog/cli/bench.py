@@ -1,4 +1,4 @@
-"""`commitlog bench`: how fast records are appended and consumed here, as Kafka's perf-test tools tell it."""
+"""`commitlog bench`: measure appending and consuming on this machine, like Kafka's perf-test tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, cast
 import click
 
 import commitlog
-from commitlog.cli.load import TOPIC, Figures, Load, consume, payload, produce
+from commitlog.cli.bench_load import TOPIC, Figures, Load, consume, payload, produce
 from commitlog.cli.options import example, json_option
 from commitlog.cli.output import print_json, print_table
 from commitlog.cli.progress_bar import progress_bar
@@ -29,15 +29,15 @@ _COMPRESSION = ("none", "zstd", "lz4", "gzip", "snappy")
 @click.option("--record-size", type=click.IntRange(1), default=100, show_default=True, metavar="BYTES")
 @click.option(
     "--how", type=click.Choice(["bulk", "single", "producer"]), default="bulk", show_default=True,
-    help="append_many() of a batch, append() of each record, or send() of each record.",
+    help="Call append_many() for each batch, append() for each record, or send() for each record.",
 )  # fmt: skip
 @click.option(
     "--batch", type=click.IntRange(1), metavar="N", default=10_000, show_default=True,
-    help="Records of a batch, for bulk.",
+    help="Records per batch, for --how bulk.",
 )  # fmt: skip
 @click.option(
     "--durability", type=click.Choice(["buffered", "written", "synced"]), default="written",
-    show_default=True, help='What is waited for; for a producer, acks is 0, 1 or "all".',
+    show_default=True, help='What a call waits for; a producer gets acks 0, 1 or "all".',
 )  # fmt: skip
 @click.option("--compression", type=click.Choice(_COMPRESSION), default="none", show_default=True)
 @click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, metavar="N")
@@ -53,14 +53,14 @@ def bench(
     partitions: int,
     as_json: bool,
 ) -> None:
-    """Append records to a new log, consume them, and tell how fast that was.
+    """Append records to a new log, consume them, and report how fast that was.
 
-    The log is in a temporary directory, below DIR if there is one, and removed afterwards. Values are random
-    letters. A latency is that of one call: of append_many(), of append(), of poll(); for a producer, from
-    send() to the delivery of the record.
+    The log is in a temporary directory (inside DIR, if given), which is removed afterwards. Values are random
+    letters. A latency is the time of one call of append_many(), append() or poll(); for a producer, the time
+    from send() to the delivery of the record.
     """
     if durability == "buffered" and how != "producer":
-        raise click.UsageError("--durability buffered is for --how producer: an append is at least written")
+        raise click.UsageError("--durability buffered needs --how producer: append() always writes")
     load = Load(
         records, record_size, cast(Literal["bulk", "single", "producer"], how), batch, durability,
         compression, partitions,

@@ -1,4 +1,4 @@
-"""`commitlog completion`: what a shell needs to complete commands, options, topics and groups."""
+"""`commitlog completion`: scripts that let a shell complete commands, options, topics and groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from commitlog.cli.options import example
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell."""
+    """Print the completion script for a shell."""
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(ctx.find_root().command, {}, "commitlog", "_COMMITLOG_COMPLETE").source())

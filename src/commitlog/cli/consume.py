@@ -1,4 +1,4 @@
-"""`commitlog consume`: print records, from anywhere, as they come, or as a member of a group."""
+"""`commitlog consume`: print records from any position, alone or as a member of a group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Literal
 
 import click
 
-from commitlog.cli.formats import Form, RecordFormat
 from commitlog.cli.open_log import reading
 from commitlog.cli.options import (
     complete_group,
@@ -18,10 +17,11 @@ from commitlog.cli.options import (
     topic_argument,
 )
 from commitlog.cli.printing import Printer, Start, print_alone, print_in_group
+from commitlog.cli.record_format import Form, RecordFormat
 
 
 def start_from(text: str) -> Start:
-    """Read where to begin: beginning, end, an offset, a time, or @ and milliseconds."""
+    """Parse where to begin: beginning, end, an offset, a time, or @ and milliseconds."""
     if text in ("beginning", "end"):
         return Start(end=text == "end")
     if text.isdecimal():
@@ -41,27 +41,27 @@ def start_from(text: str) -> Start:
 @click.option(
     "--from", "start", type=start_from, metavar="WHERE",
     help="beginning (the default), end, an offset, a time such as 2026-01-31T12:00 (UTC), or @ and "
-    "milliseconds. With --group, beginning or end, for partitions of which nothing is committed.",
+    "milliseconds. With --group: beginning or end, for partitions without a committed offset.",
 )  # fmt: skip
 @click.option("--last", type=click.IntRange(0), metavar="N", help="The last N offsets of each partition.")
-@click.option("--max", "limit", type=click.IntRange(0), metavar="N", help="End after N records.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what is appended later, until Ctrl-C.")
+@click.option("--max", "limit", type=click.IntRange(0), metavar="N", help="Stop after N records.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new records, until Ctrl-C.")
 @click.option(
     "--group", "-g", metavar="GROUP", shell_complete=complete_group,
-    help="Read as a member of a consumer group; what was printed is committed.",
+    help="Read as a member of a consumer group, and commit what was printed.",
 )  # fmt: skip
 @partition_option
 @click.option(
     "--format", "form", type=click.Choice(["text", "json", "hex", "raw"]), default="text", show_default=True,
-    help="Values as lines, records as JSON lines, bytes as hex, or values one right after another.",
+    help="Values as lines, records as JSON lines, bytes in hex, or values with nothing in between.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("--partitions", is_flag=True, help="Print partitions, too.")
-@click.option("--offsets", is_flag=True, help="Print offsets, too.")
-@click.option("--timestamps", is_flag=True, help="Print timestamps, too, in UTC.")
-@click.option("--headers", is_flag=True, help="Print headers, too.")
-@click.option("--keys", is_flag=True, help="Print keys, too.")
-@click.option("--separator", default="\t", metavar="TEXT", help="What stands between them; else a tab.")
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@click.option("--partitions", is_flag=True, help="Also print partitions.")
+@click.option("--offsets", is_flag=True, help="Also print offsets.")
+@click.option("--timestamps", is_flag=True, help="Also print timestamps, in UTC.")
+@click.option("--headers", is_flag=True, help="Also print headers.")
+@click.option("--keys", is_flag=True, help="Also print keys.")
+@click.option("--separator", default="\t", metavar="TEXT", help="Text between columns; a tab by default.")
 def consume(
     directory: str,
     topic: str,
@@ -78,15 +78,15 @@ def consume(
 ) -> None:
     """Print the records of a topic.
 
-    It ends with what was there when it began, unless it is to follow. Order holds within a partition.
+    Stops at the end of the topic as of start-up, unless --follow is given. Order holds within a partition.
     """
     if last is not None and start is not None:
-        raise click.UsageError("--from and --last exclude each other")
+        raise click.UsageError("--from and --last cannot be combined")
     if group is not None and (partition is not None or last is not None):
-        raise click.UsageError("with --group there is no --partition and no --last: the group decides")
+        raise click.UsageError("--group cannot be combined with --partition or --last: the group decides")
     if group is not None and start not in (None, Start(), Start(end=True)):
         raise click.UsageError(
-            "with --group, --from is beginning or end; groups reset-offsets sets it elsewhere"
+            "with --group, --from must be beginning or end; `groups reset-offsets` sets other positions"
         )
     begin = start or Start(last=last)
     printer = Printer(

@@ -1,4 +1,4 @@
-"""CSV as a source of records. Needs the extra `arrow`."""
+"""Records from a CSV file. Needs the extra `arrow`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from commitlog.batches import arrow
+from commitlog.cli.import_rows import ROWS, BadRowError, Chunk, pairs_of
 from commitlog.cli.json_records import headers_of
 from commitlog.cli.options import timestamp
-from commitlog.cli.rows import ROWS, BadRowError, Chunk, pairs_of
 
-import pyarrow as pa  # isort: skip - arrow tells what to install where it is missing
+import pyarrow as pa  # isort: skip - commitlog.batches.arrow says what to install if it is missing
 import pyarrow.compute as pc  # isort: skip
 from pyarrow import csv  # isort: skip
 
@@ -24,17 +24,17 @@ _BLOCK_BYTES = 1 << 20
 
 
 class CsvSource:
-    """CSV with a line of names. An empty field without quotes is null, one with quotes an empty string."""
+    """CSV with a header line. An empty field is null without quotes, and an empty string with quotes."""
 
     unit = "bytes"
 
     def __init__(self, path: str, skip: int) -> None:
         self._path, self._skip, self.total = path, skip, os.path.getsize(path)
-        self._passed_over = 0  # wrong rows among those to skip: the reader does not count them
+        self._passed_over = 0  # malformed rows among those to skip: the reader does not count them
         with open(path, encoding="utf-8-sig", newline="", errors="replace") as file:
             names = next(plain_csv.reader(file), [])
         self._file = pa.OSFile(path)
-        self._wrong: list[BadRowError] = []  # rows that have too many fields, or too few
+        self._wrong: list[BadRowError] = []  # rows with too many or too few fields
         self._reader = csv.open_csv(
             self._file,
             csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
@@ -49,20 +49,20 @@ class CsvSource:
         )
 
     def _note(self, row: Any) -> str:
-        number = row.number - 2  # the reader counts the names, and from 1
+        number = row.number - 2  # the reader counts from 1, and the header line too
         if number < self._skip:
             self._passed_over += 1
         else:
-            reason = f"{row.actual_columns} fields, and not {row.expected_columns}"
+            reason = f"{row.actual_columns} fields instead of {row.expected_columns}"
             self._wrong.append(BadRowError(number, reason))
-        return "skip"  # what stands before it in the same block is still to be had
+        return "skip"  # rows before it in the same block are still to come
 
     def chunks(self) -> Iterator[Chunk]:
-        """Iterate over its rows."""
-        read = 0  # rows, but for those passed over
+        """Iterate over the rows."""
+        read = 0  # rows, without those passed over
         for block in self._reader:
             first = min(max(self._skip - self._passed_over - read, 0), block.num_rows)
-            row = read + first + self._passed_over  # the number in the file of the first to take
+            row = read + first + self._passed_over  # the number in the file of the first row to take
             last = self._wrong[0].row - row if self._wrong else block.num_rows
             for rows, bad in _parts(block.slice(first, max(last, 0))):
                 yield Chunk(row, rows, self._file.tell())
@@ -76,10 +76,10 @@ class CsvSource:
             raise self._wrong[0]
 
     def place(self, row: int) -> str:
-        """Name the line on which a row begins; a field may have several lines."""
+        """Return the line on which a row begins; a field may span several lines."""
         with open(self._path, encoding="utf-8-sig", newline="", errors="replace") as file:
             reader = plain_csv.reader(file)
-            filled = -2  # the names come first
+            filled = -2  # the header line comes first
             while filled < row:
                 before = reader.line_num
                 filled += bool(next(reader, ["end"]))
@@ -91,7 +91,7 @@ def _parts(block: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, BadRowError 
 
 
 def _read(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, BadRowError | None]:
-    """Turn fields into what they stand for, up to the first row that is no record."""
+    """Parse the fields of rows, up to the first row that is not a record."""
     columns: dict[str, Any] = {}
     bad: BadRowError | None = None
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -124,7 +124,7 @@ def _parsed(name: str, column: pa.Array) -> tuple[pa.Array, BadRowError | None]:
 
 
 def _together(plain: pa.Array | None, coded: pa.Array) -> pa.Array:
-    """Return bytes from where they stand; whoever gives both means what is coded."""
+    """Merge a plain and a base64 column; base64 wins where a row has both."""
     return coded if plain is None else pc.coalesce(coded, plain)
 
 

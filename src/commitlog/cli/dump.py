@@ -1,4 +1,4 @@
-"""`commitlog dump`: what stands in a file of a log, as Kafka's dump-log tool shows it."""
+"""`commitlog dump`: show what is in a file of a log, like Kafka's dump-log tool."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _FREE_TEXT = ("key", "value")
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False)
 )
-@click.option("--records", is_flag=True, help="The records of each batch, too.")
+@click.option("--records", is_flag=True, help="Also show the records of each batch.")
 @json_option
 def dump(files: Sequence[str], records: bool, as_json: bool) -> None:
-    """Show the batches of segments, and the entries of indexes.
+    """Show the batches of segments and the entries of indexes.
 
     FILE is a .log, .index or .timeindex file, a state page or a leader-epoch-checkpoint. With --json every
     line is an object whose `kind` is batch, record, damage, entry, state, checkpoint or epoch. The exit
@@ -59,7 +59,7 @@ def _print(line: str) -> None:
 
 
 def entries_of(path: str, records: bool) -> Iterator[Entry]:
-    """Iterate over what a file holds."""
+    """Iterate over the entries of a file."""
     name = os.path.basename(path)
     if name == PAGE_NAME:
         return _state(path)
@@ -70,12 +70,12 @@ def entries_of(path: str, records: bool) -> Iterator[Entry]:
     if name[:1].isdecimal() and name.endswith((OffsetIndex.suffix, TimeIndex.suffix)):
         return _index(path)
     raise click.ClickException(
-        f"{path} is no .log, .index or .timeindex, no state page and no epoch checkpoint"
+        f"{path} is not a .log, .index or .timeindex file, a state page or an epoch checkpoint"
     )
 
 
 def _line(entry: Entry) -> str:
-    """Return an entry as a line of names and values; records are set off from their batch."""
+    """Return an entry as a line of names and values; a record is marked with a bar."""
     start = {"record": "| ", "damage": "DAMAGE "}.get(entry["kind"], "")
     return start + " ".join(
         f"{name}: {_shown(name, value)}" for name, value in entry.items() if name != "kind"
@@ -83,7 +83,7 @@ def _line(entry: Entry) -> str:
 
 
 def _shown(name: str, value: Any) -> str:
-    quoted = not isinstance(value, str) or name in _FREE_TEXT  # so that a record stays on its line
+    quoted = not isinstance(value, str) or name in _FREE_TEXT  # so that a record stays on one line
     return json.dumps(value, ensure_ascii=False) if quoted else value
 
 
@@ -148,13 +148,13 @@ def _index(path: str) -> Iterator[Entry]:
         yield {"kind": "entry", **time, "offset": entry.offset, "position": entry.position}
     log = os.path.splitext(path)[0] + LOG_SUFFIX
     if os.path.exists(log) and not Segment.open(log).confirms_all(index):
-        yield {"kind": "damage", "reason": f"the entries do not fit {os.path.basename(log)}"}
+        yield {"kind": "damage", "reason": f"the entries do not match {os.path.basename(log)}"}
 
 
 def _state(path: str) -> Iterator[Entry]:
     page = StatePage.open(os.path.dirname(path) or ".")
     if page is None:
-        yield {"kind": "damage", "reason": "it is no state page"}
+        yield {"kind": "damage", "reason": "it is not a state page"}
         return
     yield {
         "kind": "state",
@@ -169,7 +169,7 @@ def _state(path: str) -> Iterator[Entry]:
         "truncations": page.truncations,
     }
     if page.checkpoint is None:
-        yield {"kind": "damage", "reason": "no checkpoint has a checksum that is right"}
+        yield {"kind": "damage", "reason": "no checkpoint has a valid checksum"}
     else:
         yield {"kind": "checkpoint", **page.checkpoint._asdict()}
 
@@ -177,7 +177,7 @@ def _state(path: str) -> Iterator[Entry]:
 def _epochs(path: str) -> Iterator[Entry]:
     history = epochs.load(os.path.dirname(path) or ".")
     if history is None:
-        yield {"kind": "damage", "reason": "it is no leader-epoch-checkpoint, or its checksum is not right"}
+        yield {"kind": "damage", "reason": "it is not a leader-epoch-checkpoint, or its checksum is wrong"}
         return
     for epoch, start_offset in history.starts:
         yield {"kind": "epoch", "leader_epoch": epoch, "start_offset": start_offset}

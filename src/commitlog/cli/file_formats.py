@@ -1,4 +1,4 @@
-"""Which format a file of records has."""
+"""The formats of files for export and import."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SUFFIXES = {
 
 format_option = click.option(
     "--format", "-f", "file_format", type=click.Choice(FORMATS),
-    help="The format of FILE, if its name does not end in .parquet, .arrow, .ipc, .feather, .csv, .jsonl, "
+    help="The format of FILE, unless its name ends in .parquet, .arrow, .ipc, .feather, .csv, .jsonl, "
     ".ndjson or .json.",
 )  # fmt: skip
 
 
 def format_of(path: str, asked: str | None) -> str:
-    """Return the format that was asked for, or that the file's name tells."""
+    """Return the requested format, or the one that the name of the file implies."""
     found = asked or next((one for suffix, one in _SUFFIXES.items() if path.lower().endswith(suffix)), None)
     if found is None:
-        raise click.UsageError(f"the name of {path} does not tell its format: say --format")
+        raise click.UsageError(f"cannot tell the format of {path} from its name; pass --format")
     return found

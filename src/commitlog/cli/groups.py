@@ -19,7 +19,7 @@ from commitlog.cli.options import (
 )
 from commitlog.cli.output import ask, print_json, print_table, say
 from commitlog.errors import UnknownGroupError
-from commitlog.groups.admin import GroupDescription
+from commitlog.inspect.describe import GroupSummary, summarize_group
 from commitlog.log import CommitLog
 
 
@@ -32,9 +32,9 @@ def groups() -> None:
 @directory_argument
 @json_option
 def list_groups(directory: str, as_json: bool) -> None:
-    """List the consumer groups of a log, and how far each is behind."""
+    """List the consumer groups of a log and their lag."""
     with reading(directory) as log:
-        found = [_summary(log.describe_group(name)) for name in log.groups()]
+        found = [_row(summarize_group(log.describe_group(name))) for name in log.groups()]
     if as_json:
         print_json(found)
     elif found:
@@ -43,13 +43,13 @@ def list_groups(directory: str, as_json: bool) -> None:
         say("no groups")
 
 
-def _summary(group: GroupDescription) -> dict[str, Any]:
+def _row(one: GroupSummary) -> dict[str, Any]:
     return {
-        "group": group.group_id,
-        "state": group.state,
-        "members": len(group.members),
-        "partitions": len(group.partitions),
-        "lag": sum(one.lag or 0 for one in group.partitions),
+        "group": one.group_id,
+        "state": one.state,
+        "members": one.members,
+        "partitions": one.partitions,
+        "lag": one.lag or 0,
     }
 
 
@@ -58,7 +58,7 @@ def _summary(group: GroupDescription) -> dict[str, Any]:
 @group_argument
 @json_option
 def describe(directory: str, group: str, as_json: bool) -> None:
-    """Show what a group has committed, how far that is from the end, and who reads it."""
+    """Show the committed offsets, the lag and the members of a group."""
     with reading(directory) as log:
         found = log.describe_group(group)
     if as_json:
@@ -81,7 +81,7 @@ def _member(member: Any) -> list[str]:
 
 
 def topic_partitions(text: str) -> list[str | tuple[str, int]]:
-    """Read TOPIC, or TOPIC:0,2 for some of its partitions."""
+    """Parse TOPIC, or TOPIC:0,2 for some of its partitions."""
     name, sign, numbers = text.partition(":")
     if not sign:
         return [name]
@@ -101,15 +101,15 @@ def topic_partitions(text: str) -> list[str | tuple[str, int]]:
 @click.option(
     "--topic", "topics", type=topic_partitions, multiple=True, metavar="TOPIC[:0,1]",
     shell_complete=complete_topic,
-    help="Only this topic, or some of its partitions, instead of all that is committed. May be repeated.",
+    help="Only this topic, or these partitions of it, instead of all committed ones. May be repeated.",
 )  # fmt: skip
 @click.option("--to-earliest", "to", flag_value="earliest", help="To the beginning of each partition.")
 @click.option("--to-latest", "to", flag_value="latest", help="To the end of each partition.")
 @click.option("--to-offset", "offset", type=click.IntRange(0), metavar="N", help="To an offset.")
 @click.option("--to-datetime", "time", type=timestamp, metavar="TIME",
-              help="To the first record as late as 2026-01-31T12:00 (UTC), or milliseconds.")  # fmt: skip
-@click.option("--shift-by", type=int, metavar="N", help="Forward by N offsets, or back if it is below 0.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be.")
+              help="To the first record at or after 2026-01-31T12:00 (UTC), or milliseconds.")  # fmt: skip
+@click.option("--shift-by", type=int, metavar="N", help="Forward by N offsets, or back if N is negative.")
+@click.option("--dry-run", is_flag=True, help="Only show the new offsets.")
 @json_option
 def reset_offsets(
     directory: str,
@@ -122,10 +122,10 @@ def reset_offsets(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Set where a group without members goes on, within what the log has."""
+    """Set where a group without members continues. Offsets are cut to those that the log has."""
     if sum(way is not None for way in (to, offset, time, shift_by)) != 1:
         raise click.UsageError(
-            "say one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+            "pass one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
         )
     named = [one for some in topics for one in some] or None
     with reading(directory) as log:
@@ -148,7 +148,7 @@ def reset_offsets(
 def _committed(log: CommitLog, group: str) -> dict[tuple[str, int], int | None]:
     try:
         found = log.describe_group(group).partitions
-    except UnknownGroupError:  # it is made, if topics are named
+    except UnknownGroupError:  # it is created if topics are named
         return {}
     return {(one.topic, one.partition): one.committed for one in found}
 
@@ -159,11 +159,11 @@ def _committed(log: CommitLog, group: str) -> dict[tuple[str, int], int | None]:
 @yes_option
 @json_option
 def delete(directory: str, group: str, yes: bool, as_json: bool) -> None:
-    """Forget a group without members, and what it has committed."""
+    """Delete a group without members, and its committed offsets."""
     with reading(directory) as log:
         log.describe_group(group)
         if not yes:
-            ask(f"delete group {group!r} and what it has committed?")
+            ask(f"delete group {group!r} and its committed offsets?")
         log.delete_group(group)
     if as_json:
         print_json({"group": group, "deleted": True})

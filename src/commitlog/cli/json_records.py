@@ -1,6 +1,6 @@
-"""Records as JSON objects, both ways: what `consume` prints, `produce` takes.
+"""Records as JSON objects: `produce` reads what `consume` prints.
 
-Bytes that are no UTF-8 stand under the name with `_base64` behind it, so that nothing is lost on the way.
+Bytes that are not UTF-8 are in base64, in a field whose name ends in `_base64`, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from commitlog.errors import InvalidRecordError
 from commitlog.record import Header
 
 _BASE64 = "_base64"
-_decode = json.JSONDecoder().decode  # measured: a third less than json.loads() of bytes
+_decode = json.JSONDecoder().decode  # measured: takes a third less time than json.loads() on bytes
 _TAKEN = {"key", "key_base64", "value", "value_base64", "headers", "timestamp", "partition"}
-_KNOWN = {*_TAKEN, "topic", "offset"}  # what consume tells besides is passed over
+_KNOWN = {*_TAKEN, "topic", "offset"}  # consume prints these too; they are ignored
 
 
 class GivenRecord(NamedTuple):
-    """A record as somebody wrote it down; None where nothing was said of time or partition."""
+    """A record as the input has it; the timestamp and the partition may be missing."""
 
     key: bytes | None
     value: bytes | None
@@ -31,7 +31,7 @@ class GivenRecord(NamedTuple):
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Return bytes as a field of a JSON object."""
+    """Return bytes as a field of a JSON object, in base64 if they are not UTF-8."""
     if data is None:
         return {name: None}
     try:
@@ -41,19 +41,19 @@ def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def header_objects(headers: Sequence[Header]) -> list[dict[str, str | None]]:
-    """Return headers as JSON objects; a name may come more than once."""
+    """Return headers as JSON objects; a name may occur more than once."""
     return [{"key": name, **bytes_field("value", value)} for name, value in headers]
 
 
 def parse_record(line: bytes, number: int) -> GivenRecord:
-    """Read a record from a line of JSON; InvalidRecordError, with the record's number, if it is none."""
+    """Parse a line of JSON; InvalidRecordError, with the record's number, if it is not a record."""
     try:
         found = _decode(line.decode())
         if not isinstance(found, dict):
             raise ValueError("it is not a JSON object")
         if not found.keys() <= _KNOWN:
             unknown = ", ".join(sorted(found.keys() - _KNOWN))
-            raise ValueError(f"no such field: {unknown}; there are {', '.join(sorted(_TAKEN))}")
+            raise ValueError(f"unknown field {unknown}; the fields are {', '.join(sorted(_TAKEN))}")
         return GivenRecord(
             _bytes_of(found, "key"),
             _bytes_of(found, "value"),
@@ -69,7 +69,7 @@ def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
     coded = fields.get(name + _BASE64)
     if coded is not None:
         if name in fields or not isinstance(coded, str):
-            raise ValueError(f"{name}{_BASE64} must be a string, and stand instead of {name}")
+            raise ValueError(f"{name}{_BASE64} must be a string, and {name} must be absent")
         return base64.b64decode(coded, validate=True)
     plain = fields.get(name)
     if plain is None or isinstance(plain, str):
@@ -78,7 +78,7 @@ def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
 
 
 def headers_of(given: Any) -> tuple[Header, ...]:
-    """Read headers from what JSON gives: an object, or a list of objects; ValueError if it is neither."""
+    """Parse headers, a JSON object or a list of objects; ValueError if they are neither."""
     if given is None or given == []:
         return ()
     if isinstance(given, dict):

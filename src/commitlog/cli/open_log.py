@@ -1,4 +1,4 @@
-"""Opening the log that a command is about."""
+"""Open the log that a command works on."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from commitlog.cli.progress_bar import progress_bar
 from commitlog.config import LogConfig
 from commitlog.log import CommitLog
 
-NOTHING_ELSE = LogConfig(cleaner_enable=False)  # a command does what it says, and compacts only if it says so
-_CHECKING = "checking what may be torn"
+NO_CLEANER = LogConfig(cleaner_enable=False)  # a command compacts only if that is its purpose
+_CHECKING = "checking for torn records"
 
 
 @contextmanager
 def reading(directory: str) -> Iterator[CommitLog]:
-    """Open a log to look at it; another process may be writing it."""
+    """Open a log for reading; another process may be writing it."""
     with progress_bar(_CHECKING) as progress, commitlog.open(directory, mode="r", progress=progress) as log:
         yield log
 
 
 @contextmanager
 def writing(
-    directory: str, *, shared: bool = False, create: bool = False, config: LogConfig = NOTHING_ELSE
+    directory: str, *, shared: bool = False, create: bool = False, config: LogConfig = NO_CLEANER
 ) -> Iterator[CommitLog]:
-    """Open a log to change it; NotALogError if there is none, unless it may be created."""
+    """Open a log for writing; NotALogError if there is none, unless `create` is set."""
     if not create:
         commitlog.open(directory, mode="r").close()
     with progress_bar(_CHECKING) as progress:

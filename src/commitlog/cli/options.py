@@ -1,4 +1,4 @@
-"""Arguments and options that commands share, and what the shell completes for them."""
+"""Arguments and options that commands share, and their shell completion."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import commitlog
 
 
 def example(*lines: str) -> str:
-    """Return the end of a command's help: examples, as they stand."""
+    """Return examples for the end of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-_IS_PLAIN = re.compile(r"[\w.@:+=,%-]+", re.ASCII)  # a shell would run $(this), once it is on the line
+_IS_PLAIN = re.compile(r"[\w.@:+=,%-]+", re.ASCII)  # completed unquoted; a shell would run $(this)
 
 
 def _completed(ctx: click.Context, incomplete: str, names: str) -> list[str]:
-    """Return the topics or groups of the log on the line that begin like this."""
-    with suppress(Exception):  # there is nobody to tell
-        # behind an option that has no value yet, arguments are not parsed
+    """Return the topics or groups that start with `incomplete`, in the log named on the command line."""
+    with suppress(Exception):  # completion has nowhere to report it
+        # after an option without a value yet, arguments are not parsed
         directory = ctx.params["directory"] or ctx.args[0]
         with commitlog.open(directory, mode="r") as log:
             found = [name for name in getattr(log, names)() if name.startswith(incomplete)]
@@ -31,17 +31,17 @@ def _completed(ctx: click.Context, incomplete: str, names: str) -> list[str]:
 
 
 def complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the topics that begin like this."""
+    """Complete the name of a topic."""
     return _completed(ctx, incomplete, "topics")
 
 
 def complete_group(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the consumer groups that begin like this."""
+    """Complete the name of a consumer group."""
     return _completed(ctx, incomplete, "groups")
 
 
 def parse_time(text: str) -> int:
-    """Read a time, ISO 8601 (UTC if it names no zone) or milliseconds; ValueError if it is neither."""
+    """Parse a time: ISO 8601 (UTC unless it names a zone) or milliseconds; ValueError if it is neither."""
     if text.isdecimal():
         return int(text)
     try:
@@ -52,7 +52,7 @@ def parse_time(text: str) -> int:
 
 
 def timestamp(text: str) -> int:
-    """Do the same for an option."""
+    """Parse the time in an option: ISO 8601 or milliseconds."""
     try:
         return parse_time(text)
     except ValueError as problem:
@@ -60,7 +60,7 @@ def timestamp(text: str) -> int:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Read NAME=VALUE."""
+    """Parse NAME=VALUE."""
     name, sign, value = text.partition("=")
     if not sign:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE")
@@ -77,9 +77,9 @@ optional_topic_argument = click.argument(
 group_argument = click.argument("group", metavar="GROUP", shell_complete=complete_group)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 shared_option = click.option(
-    "--shared", is_flag=True, help="Write beside other processes, which must have opened the log so, too."
+    "--shared", is_flag=True, help="Open in shared mode; every other writer must do the same."
 )
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 partition_option = click.option(
     "--partition", "-p", type=click.IntRange(0), metavar="N", help="Only this partition."
 )

@@ -1,7 +1,7 @@
-"""What commands print: JSON for scripts, tables for people, bytes as they are.
+"""Output of commands: JSON for scripts, tables for people, and raw bytes.
 
-Names, keys and values are anybody's, and a terminal obeys some characters: on a terminal those are shown as
-escapes, while a pipe or a file gets every byte.
+Names, keys and values come from anybody, and a terminal acts on control characters: on a terminal these are
+shown as escapes; a pipe or a file gets every byte.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import click
 
-# control characters (C0 but for tab and newline, DEL, C1), what changes the direction or the line of text,
-# and what is no character
+# control characters (C0 except tab and newline, DEL, C1), marks that change the direction of text or end a
+# line, and lone surrogates
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    """Return a text with characters that a terminal would obey as escapes, such as \\x1b."""
+    """Return text in which characters that a terminal would act on are escapes, such as \\x1b."""
     return _OBEYED.sub(_escaped, text)
 
 
@@ -31,31 +31,31 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def table_cell(value: Any) -> str:
-    """Return what a table shows of a value, on one line."""
+    """Return a value as the one-line text of a table cell."""
     return visible(str(value)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Print a line for people."""
+    """Print a line of text, with escapes on a terminal."""
     stream = sys.stderr if err else sys.stdout
     click.echo(visible(text) if stream.isatty() else text, err=err)
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on one line; dataclasses become objects."""
+    """Print a JSON document on one line; dataclasses become objects."""
     click.echo(json.dumps(value, default=_plain))
 
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    raise TypeError(f"{type(value).__name__} is not for JSON")
+    raise TypeError(f"{type(value).__name__} cannot be JSON")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table: with colours on a terminal, in plain columns elsewhere. None is a dash.
+    """Print a table, with colours on a terminal and as plain columns elsewhere. None is a dash.
 
-    It is for people everywhere, so every row stays on its line; --json is exact.
+    A table is for people, also in a pipe: every row stays on one line. --json is exact.
     """
     from rich.console import Console
     from rich.table import Table
@@ -67,34 +67,34 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         numeric = rows and all(not isinstance(row[number], str) or row[number] == "-" for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        # as Text, for a name may look like rich's markup
+        # as Text, because a name may look like rich's markup
         table.add_row(*(Text(f"{cell:.2f}" if isinstance(cell, float) else table_cell(cell)) for cell in row))
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
-        console.width = 1 << 12  # whatever reads this wraps by itself, if it wants to
+        console.width = 1 << 12  # the reader may wrap lines itself
     with console.capture() as printed:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()), color=True)
 
 
 def ask(question: str) -> None:
-    """Go on only if somebody says yes."""
+    """Ask for confirmation; anything but yes ends the command."""
     if not click.confirm(visible(question), err=True):
         raise click.ClickException("nothing was changed")
 
 
 def write_bytes(data: bytes | bytearray | memoryview) -> None:
-    """Write bytes to stdout as they are; what a terminal would obey, it is shown."""
+    """Write bytes to stdout unchanged, or with escapes on a terminal."""
     if sys.stdout.isatty():
         data = visible(bytes(data).decode(errors="backslashreplace")).encode()
     sys.stdout.buffer.write(data)
 
 
 def flush_output() -> None:
-    """Let the reader of a pipe have everything that was written so far."""
+    """Send everything written so far to the reader of a pipe."""
     sys.stdout.buffer.flush()
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number of things, as one says it."""
+    """Return a number and a noun, in the plural if need be."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,4 +1,4 @@
-"""Records on their way out: where a consumer begins, what is printed, and what is committed."""
+"""Print records with a consumer: where it begins, where it stops, and what it commits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import click
 
 from commitlog.batches.batch import RecordBatch
-from commitlog.cli.formats import RecordFormat
 from commitlog.cli.output import flush_output, say, write_bytes
+from commitlog.cli.record_format import RecordFormat
 from commitlog.clients.consumer import Consumer
 from commitlog.errors import CommitFailedError, OffsetOutOfRangeError, UnknownTopicError
 from commitlog.log import CommitLog
@@ -20,12 +20,12 @@ from commitlog.record import TopicPartition
 
 _POLL_SECONDS = 1.0
 _POLL_BYTES = 8 << 20
-_JOIN_SECONDS = 10.0  # a group with other members may take some seconds to share out its partitions
+_JOIN_SECONDS = 10.0  # a group with other members may need some seconds to assign partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin in each partition: one of these, or else at the beginning."""
+    """Where to begin in each partition: at one of these, or at the beginning if none is set."""
 
     end: bool = False
     offset: int | None = None
@@ -33,7 +33,7 @@ class Start:
     last: int | None = None
 
     def in_partition(self, partition: LogReader) -> int:
-        """Return the offset; OffsetOutOfRangeError for one that is not there."""
+        """Return the offset in a partition; OffsetOutOfRangeError if the partition does not have it."""
         low, high = partition.start_offset, partition.high_watermark
         if self.offset is not None:
             if not low <= self.offset <= high:
@@ -51,12 +51,12 @@ Found = Mapping[TopicPartition, list[RecordBatch]]
 
 
 class Printer:
-    """Prints batches, up to a number of records."""
+    """Prints batches, up to a limit of records."""
 
     def __init__(self, form: RecordFormat, limit: int | None) -> None:
         self._form = form
         self._left = limit
-        self.cut_at: dict[TopicPartition, int] = {}  # where batches were cut, by the limit
+        self.cut_at: dict[TopicPartition, int] = {}  # where the limit cut batches
 
     @property
     def done(self) -> bool:
@@ -64,7 +64,7 @@ class Printer:
         return self._left == 0
 
     def print(self, found: Found) -> None:
-        """Print what was read, as far as the limit allows."""
+        """Print batches, as far as the limit allows."""
         for name, batches in found.items():
             for batch in batches:
                 self._print(name, batch)
@@ -80,8 +80,8 @@ class Printer:
             self._left -= len(batch)
 
 
-class StillThere:
-    """Watches a topic that is followed: files of one that was deleted can be read on, but nothing comes."""
+class DeletionCheck:
+    """Notices that a followed topic was deleted: its open files can still be read, but never grow."""
 
     def __init__(self, log: CommitLog, topic: str) -> None:
         self._log = log
@@ -89,7 +89,7 @@ class StillThere:
         self._topic_id = log.topic(topic).topic_id
 
     def check(self) -> None:
-        """End with an error if the topic was deleted, also if there is another by its name."""
+        """Raise an error if the topic was deleted, even if another one has its name now."""
         with suppress(UnknownTopicError):
             if self._log.topic(self._topic).topic_id == self._topic_id:
                 return
@@ -100,7 +100,7 @@ def print_alone(
     log: CommitLog, consumer: Consumer, topic: str, partition: int | None, start: Start, printer: Printer, *,
     follow: bool,
 ) -> None:  # fmt: skip
-    """Print the partitions of a topic, or one of them, up to where they end now; or for ever."""
+    """Print the partitions of a topic, or one of them, up to their present end; with `follow`, forever."""
     if partition is None:
         consumer.subscribe(topic)
     else:
@@ -108,21 +108,21 @@ def print_alone(
     ends = consumer.end_offsets(sorted(consumer.assignment()))
     for name in ends:
         consumer.seek(name, start.in_partition(log.topic(topic).partition(name.partition)))
-    there = StillThere(log, topic)
+    deletion = DeletionCheck(log, topic)
     while not printer.done and (follow or _is_behind(consumer, ends)):
         before = {name: consumer.position(name) for name in consumer.assignment()}
         found = consumer.poll_batches(_POLL_SECONDS, _POLL_BYTES)
-        _tell_of_trimmed(consumer, before, found)
+        _report_trimmed(consumer, before, found)
         if follow:
             printer.print(found)
             flush_output()
-            there.check()
+            deletion.check()
         else:
             printer.print({name: _below(found[name], end) for name, end in ends.items() if name in found})
 
 
 def _is_behind(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
-    """Say whether there is something to read below the ends; a log may have been truncated meanwhile."""
+    """Return whether there are records left below the ends; the log may have been truncated meanwhile."""
     lag = consumer.lag()
     return any(lag.get(name, 0) and consumer.position(name) < end for name, end in ends.items())
 
@@ -131,7 +131,7 @@ def _below(batches: list[RecordBatch], end: int) -> list[RecordBatch]:
     return [batch.slice(batch.base_offset, end) for batch in batches if batch.base_offset < end]
 
 
-def _tell_of_trimmed(consumer: Consumer, before: Mapping[TopicPartition, int], found: Found) -> None:
+def _report_trimmed(consumer: Consumer, before: Mapping[TopicPartition, int], found: Found) -> None:
     for name, batches in found.items():
         expected, first = before.get(name), batches[0].base_offset
         if expected is not None and expected < min(first, consumer.beginning_offsets([name])[name]):
@@ -139,18 +139,18 @@ def _tell_of_trimmed(consumer: Consumer, before: Mapping[TopicPartition, int], f
 
 
 def print_in_group(log: CommitLog, consumer: Consumer, topic: str, printer: Printer, *, follow: bool) -> None:
-    """Print what a member of a group is given, and commit what was printed."""
+    """Print as a member of a group, and commit what was printed."""
     consumer.subscribe(topic)
-    there = StillThere(log, topic)
+    deletion = DeletionCheck(log, topic)
     deadline = time.monotonic() + _JOIN_SECONDS
     while not printer.done:
         found = consumer.poll_batches(_POLL_SECONDS, _POLL_BYTES)
         printer.print(found)
         flush_output()
-        there.check()
+        deletion.check()
         idle = not found and not any(consumer.lag().values())
         if found:
-            with suppress(CommitFailedError):  # whoever reads the partition now begins before it
+            with suppress(CommitFailedError):  # the partition moved; its new owner reads these records again
                 consumer.commit(_printed(consumer, found, printer.cut_at))
         elif idle and not follow and (consumer.assignment() or time.monotonic() > deadline):
             return

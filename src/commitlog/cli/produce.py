@@ -1,4 +1,4 @@
-"""`commitlog produce`: lines, or records as JSON lines, from stdin or files."""
+"""`commitlog produce`: append lines, or records as JSON lines, from stdin or files."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from commitlog.errors import CommitLogError
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.File("rb"))
 @click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True,
-    help="Whether lines are values, or records as JSON objects.",
+    help="Whether each line is a value, or a record as a JSON object.",
 )  # fmt: skip
-@click.option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value of a line.")
-@click.option("--null-marker", metavar="TEXT", help="A value that stands for none: a tombstone.")
+@click.option("--key-separator", "-k", metavar="TEXT", help="Text between the key and the value of a line.")
+@click.option("--null-marker", metavar="TEXT", help="A value that means null: a tombstone.")
 @click.option(
     "--header", "-H", "headers", type=pair, multiple=True, metavar="NAME=VALUE",
     help="A header for every record. May be repeated.",
 )  # fmt: skip
 @partition_option
-@click.option("--sync", is_flag=True, help="Make each batch durable before more is read.")
+@click.option("--sync", is_flag=True, help="Make each batch durable before reading more.")
 @shared_option
 @json_option
 def produce(
@@ -64,13 +64,13 @@ def produce(
     shared: bool,
     as_json: bool,
 ) -> None:
-    """Append each line of stdin, or of files, as a record.
+    """Append each line of stdin or of files as a record.
 
-    With --format json a line is an object with value, and if need be key, headers, timestamp and partition;
-    what `consume --json` prints is taken as it is. Everything is durable when this ends.
+    With --format json each line is an object with value and, optionally, key, headers, timestamp and
+    partition, such as `consume --json` prints. Everything is durable when the command ends.
     """
     if form == "json" and (key_separator is not None or null_marker is not None):
-        raise click.UsageError("--key-separator and --null-marker are for --format text")
+        raise click.UsageError("--key-separator and --null-marker need --format text")
     if key_separator == "":
         raise click.UsageError("--key-separator must not be empty")
     given = LineFormat(
@@ -79,7 +79,7 @@ def produce(
         None if null_marker is None else os.fsencode(null_marker),
         tuple((name, os.fsencode(value)) for name, value in headers),
     )
-    with writing(directory, shared=shared, config=LogConfig()) as log:  # it may run for long
+    with writing(directory, shared=shared, config=LogConfig()) as log:  # with a cleaner: it may run for days
         feed = Feed(log.topic(topic), given, partition, sync=sync)
         try:
             _append_all(feed, files or [_stdin()], log.topic(topic).config.max_message_bytes, form)
@@ -93,15 +93,15 @@ def produce(
 
 
 def _stdin() -> BinaryIO:
-    if sys.stdin is None:  # what Python makes of a closed one
+    if sys.stdin is None:  # Python found it closed
         raise click.ClickException("stdin is closed")
     return sys.stdin.buffer
 
 
 def _append_all(feed: Feed, sources: Sequence[BinaryIO], max_message_bytes: int, form: str) -> None:
-    """Append what all files have, with a progress bar if it is known how much that is."""
+    """Append the lines of all sources, with a progress bar if their size is known."""
     total, done = sum(_size(source) for source in sources), 0
-    # a line holds a key and its separator besides; JSON may be much longer than what it stands for
+    # a line also has a key and a separator; JSON may be much longer than the record
     longest = None if form == "json" else max_message_bytes + 1024
     with progress_bar("appending") as report:
         for source in sources:
@@ -113,7 +113,7 @@ def _append_all(feed: Feed, sources: Sequence[BinaryIO], max_message_bytes: int,
 
 
 def _size(source: BinaryIO) -> int:
-    """Return the size of a file; 0 of a pipe."""
+    """Return the size of a file, or 0 for a pipe."""
     with suppress(OSError, ValueError):
         return os.fstat(source.fileno()).st_size
     return 0

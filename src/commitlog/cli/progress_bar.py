@@ -1,4 +1,4 @@
-"""A progress bar on stderr with rate and remaining time; nothing where stderr is not a terminal."""
+"""A progress bar on stderr with rate and remaining time; none if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Report = Callable[[int, int], None]  # done, in all
+Report = Callable[[int, int], None]  # done, total
 
 
 @contextmanager
 def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Report | None]:
-    """Give a function to report progress to, (done, in all); None where nobody would see it.
+    """Yield a function to report progress to, (done, total), or None if stderr is not a terminal.
 
-    The bar comes with the first report and goes at the end. With another unit than bytes it counts things.
+    The bar appears with the first report and disappears at the end. `unit` is what it counts.
     """
     from rich.console import Console
 
@@ -46,7 +46,7 @@ def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Report | None]:
         bar.start()
         bar.update(task, completed=done, total=total, rate=f"{bar.tasks[0].speed or 0:,.0f} {unit}/s")
         if done >= total:
-            bar.stop()  # another may follow
+            bar.stop()  # another bar may follow
 
     try:
         yield report

@@ -1,4 +1,4 @@
-"""Files that records are exported to: Parquet, Arrow, CSV and JSON lines. Needs the extra `arrow`."""
+"""Files to export to: Parquet, Arrow, CSV and JSON lines. Needs the extra `arrow`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from commitlog.batches import arrow
 from commitlog.cli.json_records import bytes_field, header_objects
 from commitlog.record import Header
 
-import pyarrow as pa  # isort: skip - arrow tells what to install where it is missing
+import pyarrow as pa  # isort: skip - commitlog.batches.arrow says what to install if it is missing
 from pyarrow import csv, parquet  # isort: skip
 
 SCHEMA = arrow.PARTITIONED_SCHEMA
@@ -25,17 +25,17 @@ _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 
 class Sink(Protocol):
-    """A file that batches of SCHEMA are written to."""
+    """A file to write batches of SCHEMA to."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch."""
 
     def close(self) -> None:
-        """Write what is left, and the end of the file."""
+        """Write the rest, and close the file."""
 
 
 class ArrowSink:
-    """Arrow's IPC file format: what Polars, pandas and others map into memory."""
+    """Arrow's IPC file format, which Polars, pandas and others map into memory."""
 
     def __init__(self, path: str) -> None:
         self._file = pa.OSFile(path, "wb")
@@ -43,13 +43,13 @@ class ArrowSink:
         self.write = self._writer.write_batch
 
     def close(self) -> None:
-        """Write the end."""
+        """Write the footer, and close the file."""
         self._writer.close()
         self._file.close()
 
 
 class ParquetSink:
-    """Parquet, in row groups of a good size."""
+    """Parquet, in row groups of a useful size."""
 
     def __init__(self, path: str) -> None:
         self._writer = parquet.ParquetWriter(path, SCHEMA, compression="zstd")
@@ -57,7 +57,7 @@ class ParquetSink:
         self._rows = self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Keep a batch until a row group is full."""
+        """Buffer a batch until a row group is full."""
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -70,14 +70,14 @@ class ParquetSink:
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def close(self) -> None:
-        """Write the last row group, and the end."""
+        """Write the last row group and the footer, and close the file."""
         if self._waiting:
             self._write_group()
         self._writer.close()
 
 
 class CsvSink:
-    """CSV with a line of names. An empty field is null; an empty string has quotes, as every string has."""
+    """CSV with a header line. An empty field is null; an empty string is quoted, like every string."""
 
     def __init__(self, path: str) -> None:
         self._file = pa.OSFile(path, "wb")
@@ -94,7 +94,7 @@ class CsvSink:
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_TEXT_SCHEMA))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the rest, and close the file."""
         self._writer.close()
         self._file.close()
 
@@ -104,7 +104,7 @@ def _pairs(pairs: list[dict[str, Any]]) -> list[Header]:
 
 
 def _texts(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return bytes as text, and those that are no UTF-8 in base64; most columns have none of these."""
+    """Return a column of text, and one of base64 for bytes that are not UTF-8, which most columns lack."""
     try:
         return column.cast(pa.string()), pa.nulls(len(column), pa.string())
     except pa.ArrowInvalid:
@@ -115,7 +115,7 @@ def _texts(column: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 class JsonSink:
-    """A JSON object on each line, as `consume` prints it."""
+    """A JSON object on each line, as `consume --json` prints it."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115 - until close()
@@ -128,7 +128,7 @@ class JsonSink:
         self._file.write("\n".join([*lines, ""]))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the rest, and close the file."""
         self._file.close()
 
 

@@ -1,4 +1,4 @@
-"""Files that records are imported from: Parquet, Arrow, JSON lines (and csv_source.py). Needs `arrow`."""
+"""Files to import: Parquet, Arrow and JSON lines; csv_source.py has CSV. Needs the extra `arrow`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import click
 
 from commitlog.batches import arrow
 from commitlog.cli.csv_source import CsvSource
+from commitlog.cli.import_rows import ROWS, BadRowError, Chunk, Source, pairs_of
 from commitlog.cli.json_records import GivenRecord, parse_record
-from commitlog.cli.rows import ROWS, BadRowError, Chunk, Source, pairs_of
 from commitlog.errors import InvalidRecordError
 
-import pyarrow as pa  # isort: skip - arrow tells what to install where it is missing
+import pyarrow as pa  # isort: skip - commitlog.batches.arrow says what to install if it is missing
 from pyarrow import parquet  # isort: skip
 
 
 class _ColumnSource:
-    """A file of Arrow's kind: rows have numbers, and no lines."""
+    """A file of columns: its rows have numbers, but no lines."""
 
     unit = "batches"
     _batches: Iterator[tuple[pa.RecordBatch, int]]
     _skip: int
 
     def chunks(self) -> Iterator[Chunk]:
-        """Iterate over its rows."""
+        """Iterate over the rows."""
         row = 0
         for batch, done in self._batches:
             for first in range(min(max(self._skip - row, 0), batch.num_rows), batch.num_rows, ROWS):
@@ -33,7 +33,7 @@ class _ColumnSource:
             row += batch.num_rows
 
     def place(self, row: int) -> str:
-        """Name a row, counted from 1."""
+        """Return the number of a row, counted from 1."""
         return f"row {row + 1}"
 
 
@@ -72,16 +72,16 @@ class ArrowSource(_ColumnSource):
 
 
 class JsonSource:
-    """A JSON object on each line, as `consume` prints it and `produce` takes it; empty lines are none."""
+    """A JSON object on each line, as `consume --json` prints it; empty lines are not rows."""
 
     unit = "bytes"
 
     def __init__(self, path: str, skip: int) -> None:
         self._path, self._skip, self.total = path, skip, os.path.getsize(path)
-        self._empty: list[int] = []  # rows before which an empty line stands
+        self._empty: list[int] = []  # rows that follow an empty line
 
     def chunks(self) -> Iterator[Chunk]:
-        """Iterate over its rows."""
+        """Iterate over the rows."""
         records: list[GivenRecord] = []
         done = 0
         for row, line, done in self._lines():
@@ -98,7 +98,7 @@ class JsonSource:
             yield Chunk(row + 1 - len(records), _rows_of(records), done)
 
     def _lines(self) -> Iterator[tuple[int, bytes, int]]:
-        """Iterate over rows that are wanted, with the bytes read so far."""
+        """Iterate over rows from the first wanted one on, with the bytes read so far."""
         done = row = 0
         with open(self._path, "rb") as file:
             for line in file:
@@ -111,12 +111,12 @@ class JsonSource:
                 row += 1
 
     def place(self, row: int) -> str:
-        """Name the line of a row."""
+        """Return the line of a row."""
         return f"line {row + 1 + sum(before <= row for before in self._empty)}"
 
 
 def _rows_of(records: list[GivenRecord]) -> pa.RecordBatch:
-    """Return records as columns; times and partitions that nobody gave are null."""
+    """Return records as columns; missing timestamps and partitions are null."""
     return pa.RecordBatch.from_pydict(
         {
             "key": pa.array([one.key for one in records], pa.binary()),
@@ -137,7 +137,7 @@ _SOURCES: dict[str, Callable[[str, int], Source]] = {
 
 
 def open_source(path: str, file_format: str, skip: int) -> Source:
-    """Open a file of records, from row number `skip` on; a sentence for people if it is none."""
+    """Open a file of records, from row `skip` on; a ClickException if it is not in this format."""
     try:
         return _SOURCES[file_format](path, skip)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as problem:

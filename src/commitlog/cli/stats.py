@@ -1,4 +1,4 @@
-"""`commitlog stats`: what a log takes, and how far its groups are."""
+"""`commitlog stats`: the size of a log, and the lag of its groups."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from commitlog.cli.figures import PartitionFigures, figures
 from commitlog.cli.open_log import reading
 from commitlog.cli.options import directory_argument, example, json_option, optional_topic_argument
 from commitlog.cli.output import counted, print_json, print_table, say
+from commitlog.inspect.describe import PartitionSummary, describe_partition, summarize_group
 from commitlog.log import CommitLog
 
 
@@ -18,7 +18,7 @@ from commitlog.log import CommitLog
 @optional_topic_argument
 @json_option
 def stats(directory: str, topic: str | None, as_json: bool) -> None:
-    """Show bytes, records, segments and dirty ratio of partitions, and the lag of groups."""
+    """Show the size, records, segments and dirty ratio of partitions, and the lag of groups."""
     with reading(directory) as log:
         found = {name: _of_topic(log, name) for name in ([topic] if topic else log.topics())}
         groups = _lags(log, topic)
@@ -47,16 +47,16 @@ def stats(directory: str, topic: str | None, as_json: bool) -> None:
         print_table(("group", "state", "lag"), [list(row.values()) for row in groups])
 
 
-def _of_topic(log: CommitLog, name: str) -> list[PartitionFigures]:
-    return [figures(number, one) for number, one in enumerate(log.topic(name).partitions)]
+def _of_topic(log: CommitLog, name: str) -> list[PartitionSummary]:
+    found = enumerate(log.topic(name).partitions)
+    return [describe_partition(number, one, count_records=True) for number, one in found]
 
 
 def _lags(log: CommitLog, topic: str | None) -> list[dict[str, Any]]:
-    """Return how far each group is behind: one that has committed nothing of `topic` is left out."""
-    found = []
-    for name in log.groups():
-        group = log.describe_group(name)
-        lags = [one.lag for one in group.partitions if topic in (None, one.topic) and one.lag is not None]
-        if lags or topic is None:
-            found.append({"group": name, "state": group.state, "lag": sum(lags)})
-    return found
+    """Return the lag of each group, without those that have committed nothing of `topic`."""
+    found = [summarize_group(log.describe_group(name), topic) for name in log.groups()]
+    return [
+        {"group": one.group_id, "state": one.state, "lag": one.lag or 0}
+        for one in found
+        if topic is None or one.lag is not None
+    ]

@@ -1,4 +1,4 @@
-"""`commitlog top`: a live view of a log."""
+"""`commitlog top`: watch a log live."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +18,11 @@ import click
 from commitlog.cli.open_log import reading
 from commitlog.cli.options import directory_argument, example, json_option
 from commitlog.cli.output import print_json, print_table, say, table_cell
-from commitlog.cli.watching import View, Watcher
+from commitlog.errors import CommitLogError
+from commitlog.inspect.rates import appended_bytes, per_second
+from commitlog.log import CommitLog
+from commitlog.metrics import LogMetrics
+from commitlog.partitions.counters import PartitionMetrics
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,14 +35,14 @@ _GROUPS = ("group", "state", "members", "topic", "partition", "committed", "lag"
 @directory_argument
 @click.option(
     "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, metavar="SECONDS",
-    help="How long to wait between two looks.",
+    help="How long to wait between two updates.",
 )  # fmt: skip
 @json_option
 def top(directory: str, interval: float, as_json: bool) -> None:
     """Show how topics grow and how far behind groups are, until q or Ctrl-C.
 
-    Another process may be writing the log. Where the output is no terminal, it is one look, with the rates of
-    one interval.
+    Another process may be writing the log. If the output is not a terminal, the view is printed once, with
+    the rates of one interval.
     """
     with reading(directory) as log:
         watcher = Watcher(log)
@@ -50,38 +54,108 @@ def top(directory: str, interval: float, as_json: bool) -> None:
             _show(watcher.look, interval)
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """A partition, and how fast it grows."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    high_watermark: int
+    records_per_second: float
+    bytes_per_second: float
+    segments: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """How far a group is in a partition, and how fast it advances."""
+
+    group: str
+    state: str
+    members: int
+    topic: str
+    partition: int
+    committed: int | None
+    lag: int | None
+    records_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A log at one moment."""
+
+    path: str
+    partitions: tuple[PartitionRow, ...]
+    groups: tuple[GroupRow, ...]
+
+
+class Watcher:
+    """Watches a log. Each look has the rates since the previous one; the first has none."""
+
+    def __init__(self, log: CommitLog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._at: float | None = None
+        self._ends: dict[tuple[str, int], int] = {}  # of partitions
+        self._committed: dict[tuple[str, str, int], int | None] = {}
+
+    def look(self) -> View:
+        """Return the log as it is now."""
+        self._log.release_removed()
+        now, names, metrics = self._clock(), set(self._log.topics()), self._log.metrics()
+        seconds = None if self._at is None else now - self._at
+        partitions = [self._partition(one, seconds) for one in metrics.partitions if one.topic in names]
+        view = View(self._log.path, tuple(partitions), tuple(self._groups(metrics, seconds)))
+        self._at = now
+        self._ends = {(one.topic, one.partition): one.next_offset for one in metrics.partitions}
+        self._committed = {(one.group, one.topic, one.partition): one.committed for one in view.groups}
+        return view
+
+    def _partition(self, one: PartitionMetrics, seconds: float | None) -> PartitionRow:
+        before = self._ends.get((one.topic, one.partition), one.next_offset)
+        records = one.next_offset - before
+        size_bytes = self._appended_bytes(one, before) if records > 0 else records
+        return PartitionRow(
+            one.topic, one.partition, one.start_offset, one.high_watermark,
+            per_second(records, seconds) or 0.0, per_second(size_bytes, seconds) or 0.0,
+            one.segments, one.size_bytes,
+        )  # fmt: skip
+
+    def _appended_bytes(self, one: PartitionMetrics, start: int) -> int | None:
+        with suppress(CommitLogError):  # the topic was just deleted
+            partition = self._log.topic(one.topic).partition(one.partition)
+            return appended_bytes(partition, start, one.next_offset)
+        return None
+
+    def _groups(self, metrics: LogMetrics, seconds: float | None) -> Iterator[GroupRow]:
+        for group in metrics.groups:
+            for one in group.partitions:
+                before = self._committed.get((group.group_id, one.topic, one.partition))
+                moved = None if before is None or one.committed is None else one.committed - before
+                yield GroupRow(
+                    group.group_id, group.state, len(group.members), one.topic, one.partition,
+                    one.committed, one.lag, per_second(moved, seconds) or 0.0,
+                )  # fmt: skip
+
+
 def _print(view: View, as_json: bool) -> None:
     if as_json:
         print_json(asdict(view))
         return
-    print_table(_PARTITIONS, _partition_rows(view))
+    print_table(_PARTITIONS, _cells(view.partitions))
     if view.groups:
         say()
-        print_table(_GROUPS, _group_rows(view))
+        print_table(_GROUPS, _cells(view.groups))
 
 
-def _partition_rows(view: View) -> list[tuple[object, ...]]:
-    return [
-        (
-            one.topic, one.partition, one.start_offset, one.high_watermark,
-            round(one.records_per_second), round(one.bytes_per_second), one.segments, one.size_bytes,
-        )
-        for one in view.partitions
-    ]  # fmt: skip
-
-
-def _group_rows(view: View) -> list[tuple[object, ...]]:
-    return [
-        (
-            one.group, one.state, one.members, one.topic, one.partition, one.committed, one.lag,
-            round(one.records_per_second),
-        )
-        for one in view.groups
-    ]  # fmt: skip
+def _cells(rows: Sequence[PartitionRow | GroupRow]) -> list[tuple[object, ...]]:
+    return [tuple(round(one) if isinstance(one, float) else one for one in astuple(row)) for row in rows]
 
 
 def _show(look: Callable[[], View], interval: float) -> None:
-    """Show one look after another, in place of the other."""
+    """Update the screen until q or Ctrl-C."""
     from rich.live import Live
 
     try:
@@ -90,7 +164,7 @@ def _show(look: Callable[[], View], interval: float) -> None:
                 live.update(_screen(look()), refresh=True)
                 if wait(interval):
                     return
-    except KeyboardInterrupt:  # the other way to leave
+    except KeyboardInterrupt:  # like q
         return
 
 
@@ -102,11 +176,11 @@ def _screen(view: View) -> RenderableType:
     size_bytes = sum(one.bytes_per_second for one in view.partitions)
     lag = sum(one.lag or 0 for one in view.groups)
     path = table_cell(view.path)
-    line = f"{path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   q leaves"
+    line = f"{path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   q quits"
     parts: list[RenderableType] = [Text(line, style="bold"), Text()]
-    parts.append(_table(_PARTITIONS, _partition_rows(view)))
+    parts.append(_table(_PARTITIONS, _cells(view.partitions)))
     if view.groups:
-        parts += [Text(), _table(_GROUPS, _group_rows(view))]
+        parts += [Text(), _table(_GROUPS, _cells(view.groups))]
     return Group(*parts)
 
 
@@ -119,7 +193,7 @@ def _table(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> Renderab
         texts = rows and isinstance(rows[0][number], str)
         table.add_column(name, justify="left" if texts else "right", no_wrap=True)
     for row in rows:
-        # as Text, for a name may look like rich's markup
+        # as Text, because a name may look like rich's markup
         table.add_row(*(Text(_shown(cell)) for cell in row))
     return table
 
@@ -130,7 +204,7 @@ def _shown(cell: object) -> str:
 
 @contextmanager
 def _key_by_key() -> Iterator[Callable[[float], bool]]:
-    """Give a function that waits, and says whether somebody pressed q meanwhile."""
+    """Yield a function that waits, and returns whether q was pressed meanwhile."""
     if not sys.stdin.isatty():
         yield _no_keys
         return
@@ -153,6 +227,6 @@ def _pressed_q(seconds: float) -> bool:
     while (left := deadline - time.monotonic()) > 0:
         if select.select([fd], [], [], left)[0]:
             keys = os.read(fd, 64)
-            if not keys or b"q" in keys.lower():  # or nobody is there any more
+            if not keys or b"q" in keys.lower():  # or the terminal is gone
                 return True
     return False

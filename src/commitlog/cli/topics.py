@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from commitlog.cli.figures import figures, record_count
 from commitlog.cli.open_log import reading, writing
 from commitlog.cli.options import (
     directory_argument,
@@ -18,8 +17,9 @@ from commitlog.cli.options import (
     topic_argument,
     yes_option,
 )
-from commitlog.cli.output import ask, print_json, print_table, say
+from commitlog.cli.output import ask, counted, print_json, print_table, say
 from commitlog.config import TopicConfig
+from commitlog.inspect.describe import describe_partition, record_count
 from commitlog.topic import Topic
 
 
@@ -30,7 +30,7 @@ def topics() -> None:
 
 config_option = click.option(
     "--config", "-c", "settings", type=pair, multiple=True, metavar="NAME=VALUE",
-    help="A setting, such as retention_ms=3600000; Kafka's name retention.ms does, too. May be repeated.",
+    help="A setting, such as retention_ms=3600000, or retention.ms as in Kafka. May be repeated.",
 )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def _summary(topic: Topic) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "partitions": len(topic.partitions),
-        "records": sum(record_count(one, topic.config) for one in topic.partitions),
+        "records": sum(record_count(one) for one in topic.partitions),
         "bytes": sum(one.size_bytes for one in topic.partitions),
         "cleanup_policy": topic.config.cleanup_policy,
     }
@@ -75,17 +75,13 @@ def _summary(topic: Topic) -> dict[str, Any]:
 def create(
     directory: str, topic: str, partitions: int, settings: list[tuple[str, str]], shared: bool, as_json: bool
 ) -> None:
-    """Create a topic, and the log too if DIR is new."""
+    """Create a topic, and also the log if DIR is new."""
     with writing(directory, shared=shared, create=True) as log:
         made = log.create_topic(topic, partitions, dict(settings))
     if as_json:
         print_json({"topic": topic, "partitions": partitions, "config": made.config.overrides()})
     else:
-        say(f"created topic {topic!r} with {_count(partitions)}")
-
-
-def _count(partitions: int) -> str:
-    return "1 partition" if partitions == 1 else f"{partitions} partitions"
+        say(f"created topic {topic!r} with {counted(partitions, 'partition')}")
 
 
 @topics.command(epilog=example("commitlog topics describe data orders"))
@@ -93,17 +89,18 @@ def _count(partitions: int) -> str:
 @topic_argument
 @json_option
 def describe(directory: str, topic: str, as_json: bool) -> None:
-    """Show the settings of a topic, and where each of its partitions begins and ends."""
+    """Show the settings of a topic, and the offsets and sizes of its partitions."""
     with reading(directory) as log:
         found = log.topic(topic)
-        config, rows = (
-            found.config.overrides(),
-            [asdict(figures(number, one)) for number, one in enumerate(found.partitions)],
-        )
+        config = found.config.overrides()
+        rows = [
+            asdict(describe_partition(number, one, count_records=True))
+            for number, one in enumerate(found.partitions)
+        ]
     if as_json:
         print_json({"topic": topic, "config": config, "partitions": rows})
         return
-    say(f"topic {topic}: {_count(len(rows))}")
+    say(f"topic {topic}: {counted(len(rows), 'partition')}")
     for name, value in config.items():
         say(f"  {name} = {value}")
     print_table(list(rows[0]), [list(row.values()) for row in rows])
@@ -118,7 +115,7 @@ def describe(directory: str, topic: str, as_json: bool) -> None:
 @directory_argument
 @topic_argument
 @config_option
-@click.option("--delete-config", "-d", "defaults", multiple=True, metavar="NAME", help="Back to the default.")
+@click.option("--delete-config", "-d", "defaults", multiple=True, metavar="NAME", help="Restore a default.")
 @shared_option
 @json_option
 def alter(
@@ -132,9 +129,9 @@ def alter(
     """Change settings of a topic."""
     changes: dict[str, Any] = dict(settings)
     if not changes and not defaults:
-        raise click.UsageError("say what to change, with --config NAME=VALUE or --delete-config NAME")
+        raise click.UsageError("pass what to change, with --config NAME=VALUE or --delete-config NAME")
     known = TopicConfig()
-    for name in defaults:  # a name that does not exist, alter_config() refuses
+    for name in defaults:  # alter_config() refuses unknown names
         changes[name] = getattr(known, name.replace(".", "_"), None)
     with writing(directory, shared=shared) as log:
         found = log.topic(topic)
@@ -143,7 +140,7 @@ def alter(
     if as_json:
         print_json({"topic": topic, "config": config})
     else:
-        say(f"topic {topic!r} has now " + (_listed(config) or "all defaults"))
+        say(f"topic {topic!r} now has " + (_listed(config) or "all defaults"))
 
 
 def _listed(config: dict[str, Any]) -> str:
@@ -157,7 +154,7 @@ def _listed(config: dict[str, Any]) -> str:
 @shared_option
 @json_option
 def delete(directory: str, topic: str, yes: bool, shared: bool, as_json: bool) -> None:
-    """Delete a topic, with all its records and what groups have committed for it."""
+    """Delete a topic, all its records, and the offsets that groups have committed for it."""
     with writing(directory, shared=shared) as log:
         log.topic(topic)
         if not yes:
@@ -176,10 +173,10 @@ def delete(directory: str, topic: str, yes: bool, shared: bool, as_json: bool) -
 @shared_option
 @json_option
 def add_partitions(directory: str, topic: str, count: int, shared: bool, as_json: bool) -> None:
-    """Grow a topic to COUNT partitions in all. Keys hash over the new number from then on."""
+    """Grow a topic to COUNT partitions in total. From then on, keys may map to other partitions."""
     with writing(directory, shared=shared) as log:
         log.topic(topic).add_partitions(count)
     if as_json:
         print_json({"topic": topic, "partitions": count})
     else:
-        say(f"topic {topic!r} has {_count(count)} now")
+        say(f"topic {topic!r} now has {counted(count, 'partition')}")

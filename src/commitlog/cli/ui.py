@@ -1,4 +1,4 @@
-"""`commitlog ui`: the log as a page in the browser."""
+"""`commitlog ui`: show a log in the browser."""
 
 from __future__ import annotations
 
@@ -24,20 +24,18 @@ from commitlog.log import CommitLog
 )
 @directory_argument
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; any that is free."
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; any free one by default."
 )
 @click.option(
-    "--writable",
-    is_flag=True,
-    help="Let the page append, trim, roll, compact and reset groups, when asked to.",
+    "--writable", is_flag=True, help="Allow the page to append, trim, roll, compact and reset groups."
 )
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @json_option
 def ui(directory: str, port: int, writable: bool, no_browser: bool, as_json: bool) -> None:
-    """Show a log as a page in the browser: segments, rates, groups, records, a live tail.
+    """Show a log in the browser: segments, rates, groups, records, a live tail.
 
-    The page is served to this machine only, and to those who know its address, which has a token in it.
-    Another process may be writing the log; with --writable only if it opened it as shared. Ctrl-C ends it.
+    The page is served to this machine only, and its address contains a secret token. Another process may be
+    writing the log; with --writable, only if it opened the log in shared mode. Ctrl-C stops the server.
     """
     from commitlog.ui.server import Server
 
@@ -53,15 +51,15 @@ def ui(directory: str, port: int, writable: bool, no_browser: bool, as_json: boo
                 webbrowser.open(server.url)
             server.run()
     except LogLockedError as locked:
-        hint = "without --writable it can be looked at meanwhile"
+        hint = "without --writable you can still look at it"
         raise click.ClickException(f"{locked}; {hint}") from locked
 
 
 def _opened(directory: str, writable: bool) -> AbstractContextManager[CommitLog]:
-    """Open the log; to write it, together with other processes that share it."""
+    """Open the log: in shared mode if the page may change it, else for reading."""
     return writing(directory, shared=True) if writable else commitlog.open(directory, mode="r")
 
 
 def _has_screen() -> bool:
-    """Say whether a browser has somewhere to show up; else one for terminals might be started in ours."""
+    """Return whether there is a display; without one, a text browser might take over this terminal."""
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

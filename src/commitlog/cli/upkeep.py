@@ -1,10 +1,9 @@
-"""`commitlog compact`, `trim` and `roll`: what a log does by itself, done now."""
+"""`commitlog compact`, `trim` and `roll`: run now what a log does in the background."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -23,18 +22,19 @@ from commitlog.cli.options import (
 from commitlog.cli.output import ask, print_json, print_table, say
 from commitlog.cli.progress_bar import progress_bar
 from commitlog.log import CommitLog
+from commitlog.partition import Partition
 
 
 @click.command(epilog=example("commitlog compact data users --roll"))
 @directory_argument
 @optional_topic_argument
 @click.option(
-    "--roll", "first_roll", is_flag=True, help="Seal the active segments first: they are not compacted."
+    "--roll", "first_roll", is_flag=True, help="Seal the active segments first, to compact them too."
 )
 @shared_option
 @json_option
 def compact(directory: str, topic: str | None, first_roll: bool, shared: bool, as_json: bool) -> None:
-    """Keep only the latest record of each key, in one topic or in all whose cleanup_policy says so."""
+    """Keep only the latest record of each key, in one topic or in all compacted ones."""
     reports = []
     with writing(directory, shared=shared) as log:
         for _, partition in _partitions(log, [topic] if topic else _compacted(log), None):
@@ -49,15 +49,15 @@ def compact(directory: str, topic: str | None, first_roll: bool, shared: bool, a
         rows = [(report.partition, *(getattr(report, name) for name in shown)) for report in reports]
         print_table(("partition", *shown), rows)
     else:
-        say("no topic is compacted")
+        say("no topic has cleanup_policy compact")
 
 
 def _compacted(log: CommitLog) -> list[str]:
     return [name for name in log.topics() if log.topic(name).config.compacts]
 
 
-def _partitions(log: CommitLog, topics: list[str], partition: int | None) -> Iterator[tuple[int, Any]]:
-    """Iterate over the partitions of topics, or over one of them, with their numbers."""
+def _partitions(log: CommitLog, topics: list[str], partition: int | None) -> Iterator[tuple[int, Partition]]:
+    """Iterate over the partitions of topics, or one of each, with their numbers."""
     for name in topics:
         topic = log.topic(name)
         numbers = range(len(topic.partitions)) if partition is None else [partition]
@@ -75,11 +75,11 @@ def _partitions(log: CommitLog, topics: list[str], partition: int | None) -> Ite
 @directory_argument
 @topic_argument
 @click.option(
-    "--before", "offset", type=click.IntRange(0), metavar="OFFSET", help="Records below this offset."
+    "--before", "offset", type=click.IntRange(0), metavar="OFFSET", help="Remove records below this offset."
 )
 @click.option("--before-time", "time", type=timestamp, metavar="TIME",
-              help="Records before the first one as late as this.")  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="All records; offsets go on where they are.")
+              help="Remove records before the first one at or after TIME.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Remove all records; offsets continue.")
 @partition_option
 @yes_option
 @shared_option
@@ -95,14 +95,14 @@ def trim(
     shared: bool,
     as_json: bool,
 ) -> None:
-    """Remove records from the front of partitions. It asks."""
+    """Remove records from the front of partitions, after asking."""
     if (offset is not None) + (time is not None) + everything != 1:
-        raise click.UsageError("say one of --before, --before-time and --all")
+        raise click.UsageError("pass one of --before, --before-time and --all")
     with writing(directory, shared=shared) as log:
         found = list(_partitions(log, [topic], partition))
         if offset is not None and len(found) > 1:
             raise click.UsageError(
-                f"topic {topic!r} has {len(found)} partitions: say which, with --partition"
+                f"topic {topic!r} has {len(found)} partitions: choose one with --partition"
             )
         starts = {number: _start(one, offset, time) for number, one in found}
         rows = [
@@ -124,13 +124,12 @@ def trim(
         print_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
-def _start(partition: Any, offset: int | None, time: int | None) -> int:
-    """Return the offset below which everything goes."""
+def _start(partition: Partition, offset: int | None, time: int | None) -> int:
+    """Return the offset below which everything is removed."""
     if offset is not None:
         return offset
-    found: int | None = None if time is None else partition.offset_for_timestamp(time)
-    end: int = partition.high_watermark
-    return end if found is None else found
+    found = None if time is None else partition.offset_for_timestamp(time)
+    return partition.high_watermark if found is None else found
 
 
 @click.command(epilog=example("commitlog roll data orders"))
@@ -140,7 +139,7 @@ def _start(partition: Any, offset: int | None, time: int | None) -> int:
 @shared_option
 @json_option
 def roll(directory: str, topic: str, partition: int | None, shared: bool, as_json: bool) -> None:
-    """Seal the active segment of each partition and start another, so that it may be compacted or removed."""
+    """Seal the active segment of each partition, so that it can be compacted or removed."""
     rows = []
     with writing(directory, shared=shared) as log:
         for number, one in _partitions(log, [topic], partition):

@@ -1,4 +1,4 @@
-"""`commitlog verify` and `commitlog repair`: finding damage, and keeping what is sound."""
+"""`commitlog verify` and `commitlog repair`: find damage, and keep what is sound."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from commitlog.cli.open_log import NOTHING_ELSE, reading, writing
+from commitlog.cli.open_log import NO_CLEANER, reading, writing
 from commitlog.cli.options import (
     directory_argument,
     example,
@@ -29,7 +29,7 @@ from commitlog.topics.catalog import INTERNAL
 @optional_topic_argument
 @json_option
 def verify(directory: str, topic: str | None, as_json: bool) -> None:
-    """Read everything, check it, and list what is damaged.
+    """Read and check everything, and list what is damaged.
 
     The log may be in use. The exit code is 1 if there is damage.
     """
@@ -51,7 +51,7 @@ def verify(directory: str, topic: str | None, as_json: bool) -> None:
 
 
 def verified(directory: str, topic: str | None) -> dict[str, VerifyReport]:
-    """Verify partitions; a topic that cannot even be opened is damage, too."""
+    """Verify partitions; a topic that cannot be opened counts as damaged."""
     found: dict[str, VerifyReport] = {}
     with reading(directory) as log:
         for name in _names(log, topic):
@@ -68,7 +68,7 @@ def verified(directory: str, topic: str | None) -> dict[str, VerifyReport]:
 
 
 def _names(log: CommitLog, topic: str | None) -> list[str]:
-    """Return the topic that was named, or all, the internal ones too."""
+    """Return the given topic, or all topics, including internal ones."""
     return [topic] if topic else [*log.topics(), *(name for name in INTERNAL if _is_there(log, name))]
 
 
@@ -77,7 +77,7 @@ def _is_there(log: CommitLog, name: str) -> bool:
         log.topic(name)
     except UnknownTopicError:
         return False
-    except CorruptionError:  # it is there, and damaged
+    except CorruptionError:  # it exists, but is damaged
         pass
     return True
 
@@ -94,15 +94,15 @@ def _print_damage(damage: Iterable[Damage], *, err: bool = False) -> None:
 @yes_option
 @json_option
 def repair(directory: str, topic: str | None, yes: bool, as_json: bool) -> None:
-    """Keep what is sound of damaged segments, and make false indexes anew.
+    """Keep the sound batches of damaged segments, and rebuild wrong indexes.
 
-    It verifies first, and asks. Offsets of lost records stay empty; a damaged file stays beside the repaired
-    one, as .damaged. What keeps the log from being opened is repaired in every topic.
+    It verifies and asks first. The offsets of lost records stay empty; a damaged file is kept next to the
+    repaired one, as .damaged. Damage that prevents opening the log is repaired in every topic.
     """
     bad = {name: report.damage for name, report in verified(directory, topic).items() if report.damage}
     if bad and not yes:
         _print_damage((one for some in bad.values() for one in some), err=True)
-        ask("keep what is sound, and leave the rest as .damaged?")
+        ask("keep what is sound, and keep the damaged files as .damaged?")
     rows = _repaired(directory, set(bad)) if bad else []
     if as_json:
         print_json({"repaired": rows})
@@ -123,9 +123,9 @@ def _print_repaired(rows: list[dict[str, Any]]) -> None:
 
 
 def _repaired(directory: str, damaged: set[str]) -> list[dict[str, Any]]:
-    """Repair partitions by name, or by the name of their topic where it could not be opened."""
-    with writing(directory, config=replace(NOTHING_ELSE, recovery_mode="salvage")) as log:
-        # what kept the log from being opened, opening it has repaired
+    """Repair partitions by name, or by the name of a topic that could not be opened."""
+    with writing(directory, config=replace(NO_CLEANER, recovery_mode="salvage")) as log:
+        # opening the log has repaired what prevented opening it
         rows = {one.partition: [*one.salvaged] for one in log.recovery if one.salvaged}
         rebuilt = {one.partition: one.indexes_rebuilt for one in log.recovery if one.salvaged}
         for name in _names(log, None):

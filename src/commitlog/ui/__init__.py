@@ -1,4 +1,4 @@
-"""The page for looking at a log: a small web server on this machine. Needs the extra `ui`."""
+"""A web page that shows a log, served on this machine only. Needs the extra `ui`."""
 
 from __future__ import annotations
 

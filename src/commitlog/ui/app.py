@@ -1,4 +1,4 @@
-"""The application: which address answers what."""
+"""The web application: its routes and error handlers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _PARTITION = "/api/topics/{topic}/partitions/{partition:int}"
 
 
 def make_app(ui: Ui, closing: Callable[[], bool]) -> Starlette:
-    """Return the application over a log; `closing` says when tails should end."""
+    """Return the application; `closing` says when live tails have to end."""
     handlers: dict[Any, Any] = dict.fromkeys((BadRequestError, CommitLogError, OSError), answer_error)
     handlers[HTTPException] = answer_refusal
-    app = Starlette(routes=[*_looking(), *_changing(), _static()], exception_handlers=handlers)
+    app = Starlette(routes=[*_read_routes(), *_change_routes(), _static()], exception_handlers=handlers)
     app.state.ui = ui
     app.state.closing = closing
     return app
 
 
-def _looking() -> list[BaseRoute]:
+def _read_routes() -> list[BaseRoute]:
     return [
         Route("/api/about", topics_api.about),
         Route("/api/topics", topics_api.topics),
@@ -37,7 +37,7 @@ def _looking() -> list[BaseRoute]:
         Route("/api/topics/{topic}/place", topics_api.place),
         Route("/api/topics/{topic}/tail", tail_api.tail),
         Route(_PARTITION, topics_api.partition),
-        Route(_PARTITION + "/closer", topics_api.closer),
+        Route(_PARTITION + "/details", topics_api.details),
         Route(_PARTITION + "/records", records_api.records),
         Route(_PARTITION + "/records/{offset:int}", records_api.record),
         Route("/api/groups", groups_api.groups),
@@ -45,7 +45,7 @@ def _looking() -> list[BaseRoute]:
     ]
 
 
-def _changing() -> list[BaseRoute]:
+def _change_routes() -> list[BaseRoute]:
     changes = {
         "/api/topics/{topic}/append": changes_api.append,
         _PARTITION + "/trim": changes_api.trim,

@@ -1,4 +1,4 @@
-"""BoundedHttp: HTTP connections that have to make a request in time, and of which there are not too many."""
+"""BoundedHttp: limits the number of HTTP connections, and the time a request may take to arrive."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ MOST_CONNECTIONS = 100
 
 
 class BoundedHttp(H11Protocol):
-    """uvicorn's protocol, which by itself waits for the rest of a request as long as the peer likes.
+    """uvicorn's protocol with limits; on its own it waits for a request as long as the peer likes.
 
-    One connection more than there may be is let in, and the oldest one goes on which nothing is answered:
-    so connections without a request cannot keep others out.
+    When there are too many connections, the oldest one without a request in progress is closed, so that idle
+    connections cannot keep others out.
     """
 
     _since: float = 0.0
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a new connection; its first request is due."""
+        """Accept a connection, and start waiting for its first request."""
         super().connection_made(transport)
         self._since = self.loop.time()
         self._expect()
@@ -31,12 +31,12 @@ class BoundedHttp(H11Protocol):
             min(waiting, key=lambda one: one._since).transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let a connection go."""
+        """Stop waiting; the connection is closed."""
         self._stop_expecting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; what they are a part of is due."""
+        """Receive bytes, and start or stop the deadline of the request they belong to."""
         super().data_received(data)
         if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             self._expect()

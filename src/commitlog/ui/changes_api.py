@@ -1,4 +1,4 @@
-"""What a writable page may change: append a record, trim, roll, compact, and reset a group."""
+"""Changes that a writable page offers: append a record, trim, roll, compact, and reset a group."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ Change = Callable[[Ui, Request, dict[str, Any]], dict[str, Any]]
 
 
 def changing(change: Change) -> Callable[[Request], Awaitable[JsonAnswer]]:
-    """Return the endpoint of a change; a page that is not writable makes none."""
+    """Return the endpoint for a change; it refuses unless the page is writable."""
 
     async def endpoint(request: Request) -> JsonAnswer:
         ui = ui_of(request)
         if not ui.writable:
-            raise HTTPException(
-                403, "this page only looks; with commitlog ui --writable it may change the log"
-            )
+            raise HTTPException(403, "this page is read-only; start it with commitlog ui --writable")
         body = await body_of(request)
         return JsonAnswer(await run_in_threadpool(change, ui, request, body))
 
@@ -32,7 +30,7 @@ def changing(change: Change) -> Callable[[Request], Awaitable[JsonAnswer]]:
 
 
 def append(ui: Ui, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    """Append a record and sync it; without a partition, to that of its key."""
+    """Append a record and sync it, to the given partition or to that of its key."""
     headers: list[Header] = [_header(one) for one in body.get("headers") or []]
     number = body.get("partition")
     partition, offset = ui.log.topic(request.path_params["topic"]).append(
@@ -46,7 +44,7 @@ def append(ui: Ui, request: Request, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bytes(body: dict[str, Any], name: str) -> bytes | None:
-    """Return what the field `name`, or `name`_hex, says; null is null."""
+    """Return the bytes in the field `name` (text or null) or `name`_hex."""
     text, hexadecimal = body.get(name), body.get(f"{name}_hex")
     if hexadecimal is not None:
         try:
@@ -72,7 +70,7 @@ def trim(ui: Ui, request: Request, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def roll(ui: Ui, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    """Seal the active segment and start another."""
+    """Seal the active segment and start a new one."""
     partition = partition_of(request)
     partition.roll()
     return {"segments": len(partition.segments)}
@@ -87,7 +85,7 @@ def reset(ui: Ui, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """Set what a group without members has committed: to earliest, latest, an offset or a time."""
     group_id, to = body.get("group_id"), body.get("to")
     if not isinstance(group_id, str):
-        raise BadRequestError("say which group: group_id")
+        raise BadRequestError("group_id is missing")
     how: dict[str, Any] = {}
     if to in ("offset", "timestamp"):
         how[to] = checked(to, body.get(to), 0 if to == "offset" else -(2**63))

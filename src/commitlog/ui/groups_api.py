@@ -1,4 +1,4 @@
-"""Consumer groups: who is in them, how far they are, and how far behind."""
+"""Consumer groups: their members, committed offsets and lag."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 
 from commitlog.groups.admin import GroupDescription
+from commitlog.inspect.describe import summarize_group
 from commitlog.ui.requests import BadRequestError, JsonAnswer, limit, number, ui_of
 
 
@@ -22,21 +23,15 @@ def groups(request: Request) -> JsonAnswer:
 
 
 def _summary(group: GroupDescription) -> dict[str, Any]:
-    return {
-        "group_id": group.group_id,
-        "state": group.state,
-        "members": len(group.members),
-        "partitions": len(group.partitions),
-        "topics": sorted({one.topic for one in group.partitions}),
-        "lag": sum(one.lag or 0 for one in group.partitions),
-    }
+    found = asdict(summarize_group(group))
+    return {**found, "lag": found["lag"] or 0}
 
 
 def group(request: Request) -> JsonAnswer:
     """Describe one group: its members, and its partitions from number `from` on."""
     group_id = request.query_params.get("group_id")
     if group_id is None:
-        raise BadRequestError("say which group: group_id")
+        raise BadRequestError("group_id is missing")
     found = ui_of(request).log.describe_group(group_id)
     first = number(request, "from", 0) or 0
     chosen = found.partitions[first : first + limit(request, 100, 500)]
@@ -45,7 +40,6 @@ def group(request: Request) -> JsonAnswer:
             **_summary(found),
             "generation": found.generation,
             "strategy": found.strategy,
-            "worst_lag": max((one.lag or 0 for one in found.partitions), default=0),
             "listed_members": [asdict(one) for one in found.members[:200]],
             "from": first,
             "listed": [asdict(one) for one in chosen],

@@ -1,4 +1,4 @@
-"""Who may ask: the token in the path, the Host header, the origin of what changes something."""
+"""Access checks: the token in the path, the Host header, and the origin of changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# require-trusted-types-for: where the browser knows it, a string never becomes HTML, whatever a script does
+# require-trusted-types-for: in browsers that support it, no script can turn a string into HTML
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -24,9 +24,9 @@ SECURITY_HEADERS = {
 
 
 class Guard:
-    """Lets a request through to `app` if it may be one of our page, without the token in its path.
+    """Passes a request on to `app` if it can come from our page, with the token removed from its path.
 
-    The token is in the path rather than in a cookie, because cookies of 127.0.0.1 go to every port.
+    The token is in the path rather than in a cookie, because cookies of 127.0.0.1 are sent to every port.
     """
 
     def __init__(self, app: ASGIApp, token: str, hosts: frozenset[str]) -> None:
@@ -35,9 +35,9 @@ class Guard:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on."""
+        """Refuse a request, or pass it on."""
         if scope["type"] != "http":
-            raise RuntimeError(f"no {scope['type']} here")
+            raise RuntimeError(f"{scope['type']} is not supported")
         _, given, rest = [*scope["path"].split("/", 2), "", ""][:3]  # a path may be just *
         answer: ASGIApp | None = self._refusal(scope, given)
         if answer is None and scope["path"].count("/") == 1:
@@ -49,14 +49,14 @@ class Guard:
     def _refusal(self, scope: Scope, given: str) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if host not in self._hosts:  # a name that was made to point here: DNS rebinding
+        if host not in self._hosts:  # DNS rebinding: another name points here
             return PlainTextResponse(f"{host!r} is not the address of this page", 421)
         if not secrets.compare_digest(given.encode(), self._token.encode()):
             return PlainTextResponse("use the address that `commitlog ui` printed, with its token", 403)
         if scope["method"] in ("GET", "HEAD"):
             return None
         if headers.get("origin") != f"http://{host}":
-            return PlainTextResponse("changes are made from the page itself only", 403)
+            return PlainTextResponse("changes are accepted only from the page itself", 403)
         if headers.get("content-type") != "application/json":
             return PlainTextResponse("send application/json", 415)
         return None

@@ -1,4 +1,4 @@
-"""Records: a page of them by offset, time, key or content, and one in full."""
+"""Records: a page of them by offset, time, key or content, or one in full."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from commitlog.partition import Partition
 from commitlog.ui import rendering
 from commitlog.ui.requests import BadRequestError, JsonAnswer, key_of, limit, number, partition_of
 from commitlog.ui.search import Found, Wanted, newest_first, oldest_first
@@ -14,8 +15,8 @@ from commitlog.ui.search import Found, Wanted, newest_first, oldest_first
 def records(request: Request) -> JsonAnswer:
     """Return a page of records.
 
-    `order` is oldest (from `from` on) or newest (below `from`); `time` in milliseconds stands for the first
-    offset as late. `key` (with key_format=hex: in hex) and `contains` choose among them.
+    `order` is oldest (from `from` on) or newest (below `from`). `time`, in milliseconds, means the first
+    offset at or after it. `key` (in hex with key_format=hex) and `contains` filter the records.
     """
     partition, order = partition_of(request), request.query_params.get("order", "oldest")
     if order not in ("oldest", "newest"):
@@ -30,11 +31,11 @@ def records(request: Request) -> JsonAnswer:
     return JsonAnswer(_page(partition, found, order))
 
 
-def _start(request: Request, partition: Any) -> int | None:
+def _start(request: Request, partition: Partition) -> int | None:
     time = number(request, "time", low=-(2**63))
     if time is None:
         return number(request, "from")
-    offset: int | None = partition.offset_for_timestamp(time)
+    offset = partition.offset_for_timestamp(time)
     return partition.high_watermark if offset is None else offset
 
 
@@ -43,7 +44,7 @@ def _wanted(request: Request) -> Wanted:
     return Wanted(key_of(request), contains.encode() if contains else None)
 
 
-def _page(partition: Any, found: Found, order: str) -> dict[str, Any]:
+def _page(partition: Partition, found: Found, order: str) -> dict[str, Any]:
     low, high = partition.start_offset, partition.high_watermark
     more = found.start > low if order == "newest" else found.end < high
     return {
@@ -56,7 +57,7 @@ def _page(partition: Any, found: Found, order: str) -> dict[str, Any]:
 
 
 def record(request: Request) -> JsonAnswer:
-    """Return one record, in full up to a generous bound."""
+    """Return one record, in full up to a large limit."""
     offset = request.path_params["offset"]
     found = partition_of(request).get(offset)
     if found is None:

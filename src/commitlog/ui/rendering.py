@@ -1,4 +1,4 @@
-"""Keys, values and headers as the page gets them: told apart by what they are, and cut to a bound."""
+"""Keys, values and headers for the page: as text, JSON or hex, and cut to a limit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 from commitlog.record import Record
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_MOST_HEX = 64 * 1024  # a dump takes four characters a byte
+_MOST_HEX = 64 * 1024  # a dump takes four characters per byte
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much of a record is shown, in bytes, and how many headers."""
+    """How many bytes of a record to show, and how many headers."""
 
     key_bytes: int
     value_bytes: int
@@ -27,7 +27,7 @@ WHOLE = Bounds(key_bytes=64 * 1024, value_bytes=1024 * 1024, headers=1000)
 
 
 def record(found: Record, bounds: Bounds) -> dict[str, Any]:
-    """Return a record for the page."""
+    """Return a record as JSON for the page."""
     shown = found.headers[: bounds.headers]
     return {
         "offset": found.offset,
@@ -40,7 +40,7 @@ def record(found: Record, bounds: Bounds) -> dict[str, Any]:
 
 
 def content(data: bytes | None, most: int) -> dict[str, Any]:
-    """Return bytes as text, JSON (still as text, so that no number is rounded) or hex, up to `most` bytes."""
+    """Return bytes as text, JSON (as text, so that no number is rounded) or hex, up to `most` bytes."""
     if data is None:
         return {"kind": "null", "bytes": 0}
     text = _text(data[:most], cut=len(data) > most)
@@ -53,7 +53,7 @@ def content(data: bytes | None, most: int) -> dict[str, Any]:
 
 
 def _text(data: bytes, *, cut: bool) -> str | None:
-    """Return bytes as text, None if they are none; where they were cut, the last character may be torn."""
+    """Return bytes as text, or None if they are not text; a cut may have torn the last character."""
     for torn in range(4 if cut else 1):
         try:
             text = data[: len(data) - torn].decode()
@@ -64,7 +64,7 @@ def _text(data: bytes, *, cut: bool) -> str | None:
 
 
 def _is_json(text: str) -> bool:
-    """Say whether this is a JSON object or array; other values are plain text as well."""
+    """Return whether text is a JSON object or array; other JSON values are shown as plain text."""
     if not text.lstrip().startswith(("{", "[")):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a request asks for, checked, and how it is answered: JSON, and errors as one sentence."""
+"""Checked parameters of requests, and answers: JSON, with errors as one sentence."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from commitlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.inspect.rates import RateHistory
 from commitlog.log import CommitLog
-from commitlog.ui.rates import Rates
+from commitlog.partition import Partition
 
 _MOST_BODY_BYTES = 4 * 1024 * 1024
 _LARGEST = 2**63 - 1
@@ -35,11 +36,11 @@ _STATUS: list[tuple[type[Exception], int]] = [
 
 
 class BadRequestError(ValueError):
-    """The page, or somebody else, asked for something that makes no sense."""
+    """A request has a missing or invalid parameter."""
 
 
 class JsonAnswer(JSONResponse):
-    """JSON in ASCII: half a surrogate pair, which a name may hold, has no UTF-8."""
+    """JSON in ASCII: a name may contain a lone surrogate, which UTF-8 cannot encode."""
 
     def render(self, content: Any) -> bytes:
         """Return the body."""
@@ -48,21 +49,21 @@ class JsonAnswer(JSONResponse):
 
 @dataclass(frozen=True, slots=True)
 class Ui:
-    """What every answer is made from."""
+    """What every request handler needs."""
 
     log: CommitLog
     writable: bool
-    rates: Rates
+    rates: RateHistory
 
 
 def ui_of(request: Request) -> Ui:
-    """Return what the application was made with."""
+    """Return the Ui that the application was made with."""
     found: Ui = request.app.state.ui
     return found
 
 
-def partition_of(request: Request) -> Any:
-    """Return the partition in the path of a request."""
+def partition_of(request: Request) -> Partition:
+    """Return the partition that the path names."""
     topic = ui_of(request).log.topic(request.path_params["topic"])
     return topic.partition(request.path_params["partition"])
 
@@ -70,7 +71,7 @@ def partition_of(request: Request) -> Any:
 def number(
     request: Request, name: str, default: int | None = None, *, low: int = 0, high: int = _LARGEST
 ) -> int | None:
-    """Return a number that the query has, or the default."""
+    """Return a number from the query, or the default."""
     text = request.query_params.get(name)
     if text is None or text == "":
         return default
@@ -78,7 +79,7 @@ def number(
 
 
 def key_of(request: Request) -> bytes | None:
-    """Return the key that the query has, as text or, with key_format=hex, in hex."""
+    """Return the key in the query, given as text or, with key_format=hex, in hex."""
     key = request.query_params.get("key")
     if key is None or request.query_params.get("key_format") != "hex":
         return None if key is None else key.encode()
@@ -89,14 +90,14 @@ def key_of(request: Request) -> bytes | None:
 
 
 def limit(request: Request, default: int, most: int) -> int:
-    """Return how many are asked for, within bounds."""
+    """Return the limit in the query, but at most `most`."""
     found = number(request, "limit", default, low=1)
     assert found is not None
     return min(found, most)
 
 
 def checked(name: str, value: object, low: int = 0, high: int = _LARGEST) -> int:
-    """Return a whole number in [low, high]; BadRequestError if it is none."""
+    """Return a whole number in [low, high]; BadRequestError if the value is not one."""
     try:
         if isinstance(value, bool | float) or not isinstance(value, int | str):
             raise ValueError
@@ -109,15 +110,15 @@ def checked(name: str, value: object, low: int = 0, high: int = _LARGEST) -> int
 
 
 async def body_of(request: Request) -> dict[str, Any]:
-    """Return the JSON object in the body of a request."""
+    """Return the JSON object in the body."""
     data = bytearray()
     try:
         async for piece in request.stream():
             data += piece
             if len(data) > _MOST_BODY_BYTES:
-                raise BadRequestError(f"a request may have {_MOST_BODY_BYTES} bytes")
+                raise BadRequestError(f"the body is larger than {_MOST_BODY_BYTES} bytes")
         found = json.loads(data)
-        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        json.dumps(found, ensure_ascii=False).encode()  # refuses lone surrogates
     except ClientDisconnect:
         raise BadRequestError("the body ends too early") from None
     except (UnicodeError, RecursionError, json.JSONDecodeError):
@@ -128,12 +129,12 @@ async def body_of(request: Request) -> dict[str, Any]:
 
 
 def answer_error(request: Request, error: Exception) -> JsonAnswer:
-    """Answer with a sentence."""
+    """Answer an error with a sentence and a status."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 400)
     return JsonAnswer({"error": str(error)}, status)
 
 
 def answer_refusal(request: Request, error: Exception) -> JsonAnswer:
-    """Answer what no route is for."""
+    """Answer a request that no route takes."""
     assert isinstance(error, HTTPException)
     return JsonAnswer({"error": error.detail}, error.status_code)

@@ -1,14 +1,14 @@
-"""Finding records for a page of them: forwards or backwards, by key and content, with a bound on the work."""
+"""Search records forwards or backwards, by key and content, with a limit on the work."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from commitlog.partition import Partition
 from commitlog.record import Record
 
-_MOST_RECORDS = 500_000  # that one request looks at
+_MOST_RECORDS = 500_000  # that one request reads
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_WINDOWS = 256
 _LARGEST_WINDOW = 65_536
@@ -16,18 +16,18 @@ _LARGEST_WINDOW = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are looked for: those with this key, those whose value contains these bytes, or all."""
+    """Which records to find: those with this key, those whose value contains these bytes, or all."""
 
     key: bytes | None = None
     contains: bytes | None = None
 
     @property
     def all(self) -> bool:
-        """Whether every record will do."""
+        """Whether every record matches."""
         return self.key is None and self.contains is None
 
     def __call__(self, record: Record) -> bool:
-        """Say whether this is one of them."""
+        """Return whether a record matches."""
         if self.key is not None and record.key != self.key:
             return False
         return self.contains is None or (record.value is not None and self.contains in record.value)
@@ -35,7 +35,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Records, and the part [start, end) of the partition in which there are no others."""
+    """Matching records, and the offsets [start, end) that were searched for them."""
 
     records: list[Record]
     start: int
@@ -43,7 +43,7 @@ class Found:
 
 
 class _Budget:
-    """Counts what a request looks at."""
+    """Counts the records and bytes that a request has read."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -58,7 +58,7 @@ class _Budget:
         return self.records >= _MOST_RECORDS or self.bytes >= _MOST_BYTES
 
 
-def oldest_first(partition: Any, start: int, limit: int, wanted: Wanted) -> Found:
+def oldest_first(partition: Partition, start: int, limit: int, wanted: Wanted) -> Found:
     """Return up to `limit` records from `start` on, ascending."""
     end = partition.high_watermark
     start = min(max(start, partition.start_offset), end)
@@ -72,12 +72,12 @@ def oldest_first(partition: Any, start: int, limit: int, wanted: Wanted) -> Foun
     return Found(records, start, end)
 
 
-def newest_first(partition: Any, end: int, limit: int, wanted: Wanted) -> Found:
+def newest_first(partition: Partition, end: int, limit: int, wanted: Wanted) -> Found:
     """Return up to `limit` records below `end`, descending."""
     start = partition.start_offset
     end = min(max(end, start), partition.high_watermark)
-    budget, records = _Budget(), []
-    low = end
+    budget, low = _Budget(), end
+    records: list[Record] = []
     for low, high in _windows(partition, start, end, limit):
         matching = []
         for record in partition.records(low, high):
@@ -93,8 +93,8 @@ def newest_first(partition: Any, end: int, limit: int, wanted: Wanted) -> Found:
     return Found(records, low, end)
 
 
-def _windows(partition: Any, start: int, end: int, first: int) -> Iterator[tuple[int, int]]:
-    """Divide [start, end) from its end on: small ranges first, then larger ones, none of too many bytes."""
+def _windows(partition: Partition, start: int, end: int, first: int) -> Iterator[tuple[int, int]]:
+    """Split [start, end) backwards, into ranges that grow but never have too many bytes."""
     size = first
     for _ in range(_MOST_WINDOWS):
         if end <= start:

@@ -1,4 +1,4 @@
-"""The segments of a partition as bars to draw: by state, neighbours merged where there are many."""
+"""The segments of a partition as bars to draw; many neighbours in the same state are merged."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from commitlog.errors import CorruptionError
+from commitlog.partition import Partition
 from commitlog.segment import FAR, Segment
 
 State = Literal["sealed", "compacted", "dirty", "active"]
-_MOST_BATCHES = 50_000  # whose headers are looked at to count records
+_MOST_BATCHES = 50_000  # whose headers are read to count records
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +20,13 @@ class Bar:
 
     base_offset: int
     end_offset: int
-    size_bytes: int
+    bytes: int
     segments: int
     state: State
 
 
-def bars(partition: Any, most: int) -> list[Bar]:
-    """Return at most about so many bars; only segments in the same state are merged."""
+def bars(partition: Partition, most: int) -> list[Bar]:
+    """Return about `most` bars or fewer; only segments in the same state are merged."""
     segments, end = partition.segments, partition.next_offset
     clean, compacts = partition.clean_offset, partition.config.compacts
     ends = [*(one.base_offset for one in segments[1:]), max(end, segments[-1].base_offset)]
@@ -45,37 +46,26 @@ def _state(segment: Segment, end: int, clean_offset: int, compacts: bool) -> Sta
 
 
 def _merged(found: Sequence[Bar], most: int) -> list[Bar]:
-    """Merge neighbours until each bar has its share of the bytes, and of the segments."""
-    share_bytes, share = sum(one.size_bytes for one in found) / most, len(found) / most
+    """Merge neighbours until each bar has its share of the bytes and of the segments."""
+    share_bytes, share = sum(one.bytes for one in found) / most, len(found) / most
     merged: list[Bar] = [found[0]]
     for one in found[1:]:
         last = merged[-1]
-        full = last.size_bytes + one.size_bytes > share_bytes and last.segments >= share
+        full = last.bytes + one.bytes > share_bytes and last.segments >= share
         if full or one.state != last.state:
             merged.append(one)
         else:
             merged[-1] = replace(
                 last,
                 end_offset=one.end_offset,
-                size_bytes=last.size_bytes + one.size_bytes,
+                bytes=last.bytes + one.bytes,
                 segments=last.segments + 1,
             )
     return merged
 
 
-def plain(bar: Bar) -> dict[str, Any]:
-    """Return a bar for the page."""
-    return {
-        "base_offset": bar.base_offset,
-        "end_offset": bar.end_offset,
-        "bytes": bar.size_bytes,
-        "segments": bar.segments,
-        "state": bar.state,
-    }
-
-
-def closer(partition: Any, base_offset: int, end_offset: int) -> dict[str, Any]:
-    """Tell more about the segments of a bar: batches, records and timestamps, or what is wrong with them."""
+def details(partition: Partition, base_offset: int, end_offset: int) -> dict[str, Any]:
+    """Return the batches, records and timestamps in the segments of a bar, or what is wrong with them."""
     chosen = [
         one for one in partition.segments if base_offset <= one.base_offset < max(end_offset, base_offset + 1)
     ]
@@ -87,13 +77,13 @@ def closer(partition: Any, base_offset: int, end_offset: int) -> dict[str, Any]:
     try:
         return {**about, **_counts(chosen), **_times(chosen)}
     except FileNotFoundError:
-        return {**about, "problem": "it was just removed or replaced"}
+        return {**about, "problem": "the file was just removed or replaced"}
     except CorruptionError as problem:
         return {**about, "problem": str(problem)}
 
 
 def _counts(segments: Iterable[Segment]) -> dict[str, Any]:
-    """Count batches and records by their headers, or give up: for a picture it is not worth more."""
+    """Count batches and records by their headers; give up if there are too many."""
     batches = records = 0
     for segment in segments:
         for _, header in segment.headers():
@@ -105,7 +95,7 @@ def _counts(segments: Iterable[Segment]) -> dict[str, Any]:
 
 
 def _times(segments: Sequence[Segment]) -> dict[str, Any]:
-    """Return the timestamps that the first batch and the last segment tell."""
+    """Return the first timestamp of the first batch, and the latest of the last segment."""
     written = [one for one in segments if one.size_bytes]
     if not written:
         return {"first_timestamp": None, "last_timestamp": None}
@@ -116,15 +106,5 @@ def _times(segments: Sequence[Segment]) -> dict[str, Any]:
 def _latest(segment: Segment) -> int:
     if not segment.active:
         return segment.max_timestamp
-    # the index of the active one is not complete: the last batches come after its last entry
+    # the index of the active segment is incomplete: batches follow its last entry
     return max(header.max_timestamp for _, header in segment.headers(segment.start_for(FAR)))
-
-
-def dirty_ratio(found: Sequence[Bar]) -> float | None:
-    """Return how much of what lies below the active segment is dirty; None where nothing is compacted."""
-    below = [one for one in found if one.state != "active"]
-    if not any(one.state in ("dirty", "compacted") for one in below):
-        return None
-    return sum(one.size_bytes for one in below if one.state == "dirty") / (
-        sum(one.size_bytes for one in below) or 1
-    )

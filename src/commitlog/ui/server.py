@@ -1,4 +1,4 @@
-"""Serving the page: a log, a port of 127.0.0.1, a token."""
+"""Serve the page of a log on a port of 127.0.0.1, behind a token."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import suppress
 import uvicorn
 
 from commitlog.errors import ClosedError
+from commitlog.inspect.rates import RateHistory
 from commitlog.log import CommitLog
 from commitlog.tasks import Task
 from commitlog.ui.app import make_app
 from commitlog.ui.bounded_http import BoundedHttp
 from commitlog.ui.guard import Guard
-from commitlog.ui.rates import Rates
 from commitlog.ui.requests import Ui
 
 _HOST = "127.0.0.1"
@@ -23,7 +23,7 @@ _MOST_HEADER_BYTES = 16 * 1024
 
 
 class Server:
-    """The page of one log. `url` has the token in it; whoever knows it may look."""
+    """The page of one log. `url` contains the token, which is all one needs to see the log."""
 
     def __init__(self, log: CommitLog, *, port: int = 0, writable: bool = False) -> None:
         self._log = log
@@ -31,7 +31,7 @@ class Server:
         self._token = secrets.token_urlsafe(24)
         address = f"{_HOST}:{self._socket.getsockname()[1]}"
         self.url = f"http://{address}/{self._token}/"
-        app = make_app(Ui(log, writable, Rates()), lambda: self._server.should_exit)
+        app = make_app(Ui(log, writable, RateHistory()), lambda: self._server.should_exit)
         hosts = frozenset({address, address.replace(_HOST, "localhost")})
         config = uvicorn.Config(
             Guard(app, self._token, hosts),
@@ -39,8 +39,8 @@ class Server:
             h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
             ws="none",
             lifespan="off",
-            log_config=None,  # how this process logs is its own business
-            log_level="error",  # not of what strangers send
+            log_config=None,  # logging is configured by the application
+            log_level="error",  # do not log what strangers send
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=2,
@@ -49,7 +49,7 @@ class Server:
 
     @property
     def started(self) -> bool:
-        """Whether it answers."""
+        """Whether the server answers requests."""
         return self._server.started
 
     def run(self) -> None:
@@ -57,19 +57,19 @@ class Server:
         release = Task("ui", self._release)
         release.start()
         try:
-            # uvicorn ends in order, then raises the signal again
+            # uvicorn shuts down in order, then raises the signal again
             with self._socket, suppress(KeyboardInterrupt):
                 self._server.run(sockets=[self._socket])
         finally:
             release.stop()
 
     def _release(self) -> float:
-        with suppress(ClosedError):  # its owner was faster
-            self._log.release_removed()  # a page may stay open for days, and nobody look at it
+        with suppress(ClosedError):  # the owner has closed it
+            self._log.release_removed()  # a page may stay open for days without requests
         return _RELEASE_SECONDS
 
     def stop(self) -> None:
-        """Let run() end."""
+        """Make run() return."""
         self._server.should_exit = True
 
 
@@ -78,7 +78,7 @@ def _bind(port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((_HOST, port))
-        listening.listen()  # a browser that comes before the server does waits
+        listening.listen()  # a browser that connects before the server runs waits
     except OSError:
         listening.close()
         raise

@@ -12,16 +12,17 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from commitlog.errors import CommitLogError
+from commitlog.partition import Partition
 from commitlog.ui import rendering
 from commitlog.ui.requests import number, ui_of
 
-_SECONDS = 0.2  # between two looks
-_MOST_RECORDS = 200  # of an event: nobody reads more in that time
-_QUIET_LOOKS = 50  # after so many without a record, something is sent to see whether anybody listens
+_SECONDS = 0.2  # between two reads
+_MOST_RECORDS = 200  # per event: nobody reads more in that time
+_QUIET_LOOKS = 50  # after this many without a record, a comment is sent to detect a closed connection
 
 
 async def tail(request: Request) -> StreamingResponse:
-    """Send what is appended from now on."""
+    """Send records as they are appended from now on."""
     topic = await run_in_threadpool(ui_of(request).log.topic, request.path_params["topic"])
     chosen = number(request, "partition")
     numbers = range(len(topic.partitions)) if chosen is None else [chosen]
@@ -37,7 +38,7 @@ async def _events(follower: Follower, request: Request, closing: Callable[[], bo
     while not closing() and not await request.is_disconnected():
         try:
             news = await run_in_threadpool(follower.look)
-        except (CommitLogError, OSError) as problem:  # the topic was deleted, say
+        except (CommitLogError, OSError) as problem:  # for example, the topic was deleted
             yield _event("problem", {"error": str(problem)})
             return
         quiet = 0 if news else quiet + 1
@@ -53,14 +54,14 @@ def _event(name: str, data: Any) -> str:
 
 
 class Follower:
-    """Knows how far it has told of each partition. What comes too fast is left out, and counted."""
+    """Keeps a position in each partition. Records that arrive too fast are skipped, and counted."""
 
-    def __init__(self, partitions: Mapping[int, Any]) -> None:
+    def __init__(self, partitions: Mapping[int, Partition]) -> None:
         self._partitions = partitions
         self.positions = {number: one.high_watermark for number, one in partitions.items()}
 
     def look(self) -> list[dict[str, Any]]:
-        """Return what is new, by partition."""
+        """Return the new records of each partition that has some."""
         ends = {number: one.high_watermark for number, one in self._partitions.items()}
         changed = [number for number, end in ends.items() if end != self.positions[number]]
         most = max(_MOST_RECORDS // max(len(changed), 1), 1)

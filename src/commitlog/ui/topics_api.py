@@ -1,12 +1,16 @@
-"""Topics and partitions: what there is, how large, how fast, and their segments as bars."""
+"""Topics and partitions: sizes, rates, and segments as bars."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
 
 import commitlog
+from commitlog.inspect.describe import describe_partition
+from commitlog.partition import Partition
 from commitlog.topic import Topic
 from commitlog.ui import segments_view
 from commitlog.ui.requests import JsonAnswer, Ui, key_of, limit, number, partition_of, ui_of
@@ -16,7 +20,7 @@ _BARS_OF_A_PAGE = 250
 
 
 def about(request: Request) -> JsonAnswer:
-    """Tell which log this is."""
+    """Return the path of the log and whether the page may change it."""
     ui = ui_of(request)
     return JsonAnswer({"path": ui.log.path, "writable": ui.writable, "version": commitlog.__version__})
 
@@ -32,27 +36,23 @@ def topics(request: Request) -> JsonAnswer:
 
 
 def _topic(ui: Ui, topic: Topic) -> dict[str, Any]:
-    sizes = [_sizes(one) for one in topic.partitions]
-    size, end = sum(one["bytes"] for one in sizes), sum(one["next_offset"] for one in sizes)
+    found = [
+        describe_partition(number, one, count_records=False) for number, one in enumerate(topic.partitions)
+    ]
     return {
         "name": topic.name,
-        "partitions": len(topic.partitions),
-        "segments": sum(one["segments"] for one in sizes),
-        "records": sum(one["next_offset"] - one["start_offset"] for one in sizes),
-        "bytes": size,
+        "partitions": len(found),
+        "segments": sum(one.segments for one in found),
+        "records": sum(one.records for one in found),
+        "bytes": sum(one.bytes for one in found),
         "cleanup_policy": topic.config.cleanup_policy,
-        "rates": ui.rates.look(topic.name, end, size),
+        "rates": _rates(ui, topic.name, topic.partitions),
     }
 
 
-def _sizes(partition: Any) -> dict[str, int]:
-    segments = partition.segments
-    return {
-        "start_offset": partition.start_offset,
-        "next_offset": partition.next_offset,
-        "segments": len(segments),
-        "bytes": sum(one.size_bytes for one in segments),
-    }
+def _rates(ui: Ui, name: str, partitions: Sequence[Partition]) -> dict[str, Any]:
+    found = ui.rates.look(name, partitions)
+    return {"records": [one.records for one in found], "bytes": [one.bytes for one in found]}
 
 
 def topic(request: Request) -> JsonAnswer:
@@ -86,29 +86,24 @@ def partition(request: Request) -> JsonAnswer:
     )
 
 
-def _partition(ui: Ui, topic_name: str, index: int, found: Any, most: int) -> dict[str, Any]:
-    sizes, drawn = _sizes(found), segments_view.bars(found, most)
+def _partition(ui: Ui, topic_name: str, index: int, found: Partition, most: int) -> dict[str, Any]:
     return {
-        "partition": index,
-        **sizes,
-        "high_watermark": found.high_watermark,
-        "durable_offset": found.durable_offset,
+        **asdict(describe_partition(index, found, count_records=False)),
         "clean_offset": found.clean_offset,
-        "dirty_ratio": segments_view.dirty_ratio(drawn),
-        "rates": ui.rates.look(f"{topic_name}/{index}", sizes["next_offset"], sizes["bytes"]),
-        "bars": [segments_view.plain(one) for one in drawn],
+        "rates": _rates(ui, f"{topic_name}/{index}", [found]),
+        "bars": [asdict(one) for one in segments_view.bars(found, most)],
     }
 
 
 def place(request: Request) -> JsonAnswer:
-    """Tell to which partition the topic's partitioner gives a key."""
+    """Return the partition that the topic's partitioner chooses for a key."""
     found = ui_of(request).log.topic(request.path_params["topic"])
     ((index, _),) = found.places([key_of(request)], {})
     return JsonAnswer({"partition": index})
 
 
-def closer(request: Request) -> JsonAnswer:
-    """Tell more about the segments in [base_offset, end_offset)."""
+def details(request: Request) -> JsonAnswer:
+    """Describe the segments in [base_offset, end_offset) in detail."""
     base = number(request, "base_offset", 0) or 0
     end = number(request, "end_offset", base) or base
-    return JsonAnswer(segments_view.closer(partition_of(request), base, end))
+    return JsonAnswer(segments_view.details(partition_of(request), base, end))

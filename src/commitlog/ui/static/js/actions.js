@@ -1,4 +1,4 @@
-// What a writable page can change. Each asks first, and says what it will do.
+// The changes that a writable page offers. Each dialog says what will happen, and asks first.
 
 import { post } from "./api.js";
 import { h, replace } from "./dom.js";
@@ -68,8 +68,8 @@ export function appendDialog(topic, number, done) {
   const place = number === null ? "the partition of its key" : `partition ${number}`;
   ask({
     title: "Append a record",
-    text: `It goes to ${place} of ${topic}, and is synced. A value of null is a tombstone.`,
-    fields: [key.element, value.element, h("label", {}, "Headers, one on each line, name: value", headers)],
+    text: `The record goes to ${place} of ${topic}, and is synced. A null value is a tombstone.`,
+    fields: [key.element, value.element, h("label", {}, "Headers, one per line, as name: value", headers)],
     confirm: "Append",
     async act() {
       const pairs = headers.value.split("\n").filter((line) => line.trim());
@@ -92,11 +92,11 @@ export function appendDialog(topic, number, done) {
 export function rollDialog(topic, number, done) {
   ask({
     title: "Roll the active segment",
-    text: `The active segment of ${topic}-${number} is sealed, and another one is started. No record changes.`,
+    text: `Seals the active segment of ${topic}-${number} and starts a new one. No record changes.`,
     confirm: "Roll",
     async act() {
       const made = await post(where(topic, number, "roll"), {});
-      return `There are ${plural(made.segments, "segment")} now.`;
+      return `The partition now has ${plural(made.segments, "segment")}.`;
     },
     done,
   });
@@ -106,13 +106,13 @@ export function trimDialog(topic, number, now, done) {
   const input = h("input", { name: "before", inputmode: "numeric", pattern: "[0-9]+", required: true });
   ask({
     title: "Trim records from the front",
-    text: `Records of ${topic}-${number} below the offset are removed for good. Offsets ${range(now.start_offset, now.next_offset)} are there.`,
+    text: `Removes the records of ${topic}-${number} below an offset, permanently. It has the offsets ${range(now.start_offset, now.next_offset)}.`,
     fields: [h("label", {}, "Remove records below offset", input)],
-    confirm: "Remove them",
+    confirm: "Remove",
     danger: true,
     async act() {
       const made = await post(where(topic, number, "trim"), { before: input.value });
-      return `start_offset is ${count(made.start_offset)} now.`;
+      return `start_offset is now ${count(made.start_offset)}.`;
     },
     done,
   });
@@ -121,7 +121,7 @@ export function trimDialog(topic, number, now, done) {
 export function compactDialog(topic, number, done) {
   ask({
     title: "Compact",
-    text: `Below the active segment of ${topic}-${number} only the latest record of each key is kept; the others are removed for good.`,
+    text: `Keeps only the latest record of each key below the active segment of ${topic}-${number}; the others are removed permanently.`,
     confirm: "Compact",
     danger: true,
     async act() {
@@ -165,8 +165,8 @@ export function resetDialog(group, done) {
   });
   ask({
     title: "Reset the group's offsets",
-    text: `What the group has committed is set anew for all its partitions, so its consumers read from there. It must have no members.`,
-    fields: [h("label", {}, "Read on from", to), offset, time],
+    text: `Sets the committed offsets of all partitions of the group; its consumers continue from there. The group must have no members.`,
+    fields: [h("label", {}, "Continue from", to), offset, time],
     confirm: "Reset",
     danger: true,
     async act() {

@@ -1,4 +1,4 @@
-// Asking the server. Addresses are relative, so the token in the page's own address goes along.
+// Requests to the server. Addresses are relative, so they include the token in the page's own address.
 
 export class ApiError extends Error {}
 export class NoConnectionError extends Error {}

@@ -1,4 +1,4 @@
-// The page: which view the address asks for, and looking again every two seconds.
+// The page: shows the view that the address names, and refreshes it every two seconds.
 
 import { get, NoConnectionError } from "./api.js";
 import { h, replace, setText } from "./dom.js";
@@ -13,7 +13,7 @@ const EVERY = 2000;
 const main = document.getElementById("main");
 const pulse = document.getElementById("pulse");
 
-// The parts of an address, and the view that shows it: #/t/orders/0?order=oldest
+// Patterns of addresses, such as #/t/orders/0?order=oldest, and the view for each.
 const ROUTES = [
   [/^\/?$/, topicsView, "topics"],
   [/^\/t\/([^/]+)$/, topicView, "topics"],
@@ -40,7 +40,7 @@ function decoded(match) {
   try {
     return match?.slice(1).map((part) => (part === undefined ? undefined : decodeURIComponent(part)));
   } catch {
-    return null; // an address that somebody mistyped
+    return null; // a mistyped address
   }
 }
 
@@ -84,16 +84,16 @@ async function look(place) {
   if (!place.view.refresh || place !== current) return;
   try {
     if (!document.hidden) await place.view.refresh(place.control.signal);
-    if (place === current) tell(null);
+    if (place === current) report(null);
   } catch (problem) {
     if (problem.name === "AbortError" || place !== current) return;
-    tell(problem);
+    report(problem);
   }
   clearTimeout(place.timer);
   place.timer = setTimeout(() => look(place), place.view.every ?? EVERY);
 }
 
-function tell(problem) {
+function report(problem) {
   const lost = problem instanceof NoConnectionError;
   setText(pulse, lost ? "no connection" : "");
   pulse.className = lost ? "pulse bad" : "pulse";

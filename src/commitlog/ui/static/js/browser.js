@@ -1,4 +1,4 @@
-// Browsing and searching the records of a partition, by offset, time, key and content.
+// Browse and search the records of a partition, by offset, time, key and content.
 
 import { get } from "./api.js";
 import { empty, h, replace } from "./dom.js";
@@ -57,14 +57,14 @@ export class Browser {
         value: query.from ?? "",
       }),
       time: h("input", { name: "time", type: "datetime-local", step: "0.001", value: localTime(query.time) }),
-      key: h("input", { name: "key", "aria-label": "Key", placeholder: "exactly", value: query.key ?? "" }),
+      key: h("input", { name: "key", "aria-label": "Key", placeholder: "exact match", value: query.key ?? "" }),
       key_format: h(
         "select",
         { name: "key_format", "aria-label": "Key is given as" },
         option("text", "text", query.key_format),
         option("hex", "hex", query.key_format),
       ),
-      contains: h("input", { name: "part", placeholder: "text anywhere in it", value: query.contains ?? "" }),
+      contains: h("input", { name: "part", placeholder: "any part of the value", value: query.contains ?? "" }),
     };
     const { order, from, time, key, key_format, contains } = this.fields;
     return h(
@@ -112,7 +112,7 @@ export class Browser {
     this.load();
   }
 
-  // Load a page; a search goes on from request to request until it has one, or is stopped.
+  // Load a page; a search sends requests until it has a page of results, or is stopped.
   async load() {
     this.stop();
     const control = (this.control = new AbortController());
@@ -128,9 +128,9 @@ export class Browser {
         looked += page.looked_at[1] - page.looked_at[0];
         this.add(page);
         if (filtered)
-          replace(this.progress, `Looked through ${plural(looked, "offset")}, found ${count(found)} …`, stop);
+          replace(this.progress, `Searched ${plural(looked, "offset")}, found ${count(found)} …`, stop);
       } while (filtered && found < 50 && this.next !== null);
-      this.tell(filtered, looked, found);
+      this.report(filtered, looked, found);
     } catch (problem) {
       if (problem.name !== "AbortError")
         replace(this.progress, h("span", { class: "notice bad" }, problem.message));
@@ -140,7 +140,7 @@ export class Browser {
     this.more.disabled = false;
     replace(
       this.more,
-      filtered ? "Search on" : this.query.order === "newest" ? "Older records" : "Later records",
+      filtered ? "Continue searching" : this.query.order === "newest" ? "Older records" : "Later records",
     );
   }
 
@@ -166,31 +166,31 @@ export class Browser {
     }
   }
 
-  tell(filtered, looked, found) {
+  report(filtered, looked, found) {
     const all = range(...this.bounds);
     if (filtered)
       replace(
         this.progress,
-        `Found ${count(found)} in ${plural(looked, "offset")}${this.next === null ? ": that is all" : ""}.`,
+        `Found ${count(found)} in ${plural(looked, "offset")}${this.next === null ? "; there are no more" : ""}.`,
       );
     else
       replace(
         this.progress,
-        this.bounds[0] === this.bounds[1] ? "There are no records." : `Offsets ${all} may be read.`,
+        this.bounds[0] === this.bounds[1] ? "There are no records." : `Offsets ${all} can be read.`,
       );
     if (!this.shown)
       replace(
         this.list,
         this.bounds[0] === this.bounds[1]
-          ? empty("No records", "The partition is empty; what is appended shows up in the live tail.")
+          ? empty("No records", "The partition is empty. New records appear in the live tail.")
           : empty(
               "Nothing here",
-              filtered ? "No record is like that." : "There is no record in that direction.",
+              filtered ? "No record matches." : "There are no records in this direction.",
             ),
       );
   }
 
-  // What the partition has now: tell of records that came since the list was made.
+  // Offer to show the records that were appended since the list was made.
   seen(highWatermark) {
     const plain = this.query.order === "newest" && !this.query.from && !this.query.time;
     const count = this.mark === undefined ? 0 : highWatermark - this.mark;

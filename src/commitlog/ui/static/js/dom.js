@@ -1,4 +1,4 @@
-// Building the page. Text only ever becomes text nodes: nothing here can turn a string into HTML.
+// Builds the page. Strings only ever become text nodes: nothing here can turn one into HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -38,7 +38,7 @@ export function setText(element, text) {
   if (element.textContent !== String(text)) element.textContent = String(text);
 }
 
-// Keep one child for each item, made once and updated after that, so that focus and selection stay.
+// Keeps one child per item, created once and then updated, so that focus and selection stay.
 export class Keyed {
   constructor(parent, keyOf, make) {
     this.parent = parent;

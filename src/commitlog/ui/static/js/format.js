@@ -24,7 +24,7 @@ export const percent = (part) => `${Math.round(part * 100)} %`;
 
 const two = (number) => String(number).padStart(2, "0");
 
-// Local time, to the millisecond; a timestamp that is no date stays a number.
+// Local time, to the millisecond; a timestamp that is not a date stays a number.
 export function time(timestamp) {
   const date = new Date(timestamp);
   if (Number.isNaN(date.getTime()) || date.getFullYear() > 9999) return String(timestamp);
@@ -38,7 +38,7 @@ export function utc(timestamp) {
   return Number.isNaN(date.getTime()) ? `${timestamp} ms` : `${date.toISOString()} (${timestamp} ms)`;
 }
 
-// Of a compacted topic only the offsets are counted: how many records are left is not known without reading.
+// In a compacted topic, offsets are counted: counting the remaining records would take too long.
 export const upTo = (topic) => (topic.cleanup_policy.includes("compact") ? "≤ " : "");
 
 export const range = (start, end) => `[${count(start)}, ${count(end)})`;

@@ -1,4 +1,4 @@
-// Consumer groups, and how far they are behind.
+// Consumer groups and their lag.
 
 import { resetDialog } from "./actions.js";
 import { get } from "./api.js";
@@ -78,10 +78,10 @@ export function groupsView({ query, go }) {
       else if (!none.firstChild)
         none.append(
           query.search
-            ? empty("Nothing found", "No group has that in its name.")
+            ? empty("Nothing found", "No group has this in its name.")
             : empty(
                 "No consumer groups",
-                "They show up here once a consumer joins one, or commits an offset.",
+                "A group appears here when a consumer joins it or commits an offset.",
               ),
         );
       pages.update(found.from, found.groups.length, found.total);
@@ -156,7 +156,7 @@ export function groupView({ parts: [name], query, go, about, refresh }) {
     ["Partitions", "number"],
   ]);
   const members = new Keyed(peopleBody, (one) => one.member_id, memberRow);
-  const nobody = h("div", { class: "pad muted" }, "Nobody is in the group at the moment.");
+  const nobody = h("div", { class: "pad muted" }, "The group has no members at the moment.");
   const pages = pager((from) => go({ from }), 100);
   const reset = about.writable
     ? h("button", { onclick: () => resetDialog(name, refresh) }, "Reset offsets")

@@ -1,4 +1,4 @@
-// JSON as a tree to fold, made from its text: every number and every field stays as it was written.
+// JSON as a tree that folds, built from its text: every number and field stays as it was written.
 
 import { h } from "./dom.js";
 import { visible } from "./text.js";
@@ -7,7 +7,7 @@ const TOKEN =
   /[ \t\r\n]*(?:("(?:[^"\\]|\\.)*")|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(true|false|null)|([{}[\],:]))/y;
 const MOST_TOKENS = 20000;
 const MOST_DEPTH = 100;
-const ALL_OPEN = 400; // tokens of a tree that is shown in full
+const ALL_OPEN = 400; // tokens in a tree that is shown unfolded
 const OPEN_CHILDREN = 60;
 
 class TooLarge extends Error {}
@@ -28,7 +28,7 @@ function tokens(text) {
   return found;
 }
 
-// The tree of a text that the server found to be JSON; null where it is too large to fold.
+// The tree of a text that the server recognized as JSON; null if it is too large.
 export function jsonView(text) {
   try {
     const reader = { tokens: tokens(text), at: 0 };

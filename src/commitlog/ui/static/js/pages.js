@@ -1,4 +1,4 @@
-// Lists that are too long for one page: going on, going back, and finding by name.
+// Lists longer than a page: next, back, and search by name.
 
 import { h, setText } from "./dom.js";
 import { count } from "./format.js";

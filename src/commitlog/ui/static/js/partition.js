@@ -1,4 +1,4 @@
-// One partition: its segments in large, and its records.
+// One partition: its segments and its records.
 
 import { appendDialog, compactDialog, rollDialog, trimDialog } from "./actions.js";
 import { get } from "./api.js";
@@ -9,20 +9,20 @@ import { RateView } from "./sparkline.js";
 import { Stats } from "./stats.js";
 import { legend, statesOf, Strip } from "./strip.js";
 
-// What is known about the chosen bar; the rest is asked for.
+// Facts about the selected bar: what the page knows, then what the server adds.
 class Facts {
   constructor(topic, number, show) {
-    this.where = ["topics", topic, "partitions", number, "closer"];
+    this.where = ["topics", topic, "partitions", number, "details"];
     this.show = show;
     this.element = h(
       "dl",
       { class: "facts", "aria-live": "polite" },
-      h("div", { class: "muted" }, "Choose a segment to see what is in it."),
+      h("div", { class: "muted" }, "Select a segment to see what is in it."),
     );
   }
 
-  // Whether this is what is shown: a bar may have grown since, or changed its state.
-  tells(bar) {
+  // Whether the bar is the one shown, and has not grown or changed its state since.
+  shows(bar) {
     return JSON.stringify(bar) === JSON.stringify(this.bar);
   }
 
@@ -73,14 +73,14 @@ class Facts {
   }
 }
 
-// What stands under the segments.
+// The notes below the segments.
 function notes(now) {
   const said = [`offset ${count(now.bars[0].base_offset)}`];
   if (now.bars.length < now.segments) {
     said.push(`${count(now.segments)} segments drawn as ${count(now.bars.length)} bars`);
   }
   if (now.dirty_ratio !== null) {
-    said.push(`${percent(now.dirty_ratio)} dirty, clean_offset ${count(now.clean_offset)}`);
+    said.push(`dirty ratio ${percent(now.dirty_ratio)}, clean_offset ${count(now.clean_offset)}`);
   }
   if (now.high_watermark !== now.next_offset) said.push(`high_watermark ${count(now.high_watermark)}`);
   return [...said, count(now.next_offset)].map((text) => h("span", {}, text));
@@ -170,7 +170,7 @@ export function partitionView({ parts: [topic, number], query, go, about, refres
         browser.load();
       }
       const chosen = now.bars.find((bar) => bar.base_offset === (strip.selected ?? Number(query.at)));
-      if (chosen && !facts.tells(chosen)) choose(chosen);
+      if (chosen && !facts.shows(chosen)) choose(chosen);
     },
     stop: () => browser.stop(),
   };

@@ -1,4 +1,4 @@
-// One record: a line, and on a click all of it.
+// One record: a line that unfolds on a click.
 
 import { get } from "./api.js";
 import { h, replace } from "./dom.js";
@@ -8,7 +8,7 @@ import { hexDump, visible } from "./text.js";
 
 const LINE = 300;
 
-// What a key, a value or a header is, on one line. A value of null is a tombstone, which an empty one is not.
+// A key, a value or a header on one line. A null value is a tombstone; an empty one is not.
 function line(content, kind) {
   if (content.kind === "null")
     return h(
@@ -36,7 +36,7 @@ function titled(title, content, kind, showAll) {
     content.kind === "null"
       ? ""
       : `${bytes(content.bytes)}${content.kind === "text" ? "" : `, ${content.kind}`}`;
-  const note = cut ? `the first ${bytes(content.shown)} are shown` : null;
+  const note = cut ? `showing the first ${bytes(content.shown)}` : null;
   const more = cut && showAll ? h("button", { class: "plain", onclick: showAll }, "Show all") : null;
   return h(
     "section",

@@ -1,8 +1,8 @@
-// The last minutes of a rate as a small line; where something was removed there is a gap.
+// The last two minutes of a rate as a small line; an unknown rate leaves a gap.
 
 import { h, svg } from "./dom.js";
 
-const LEAST_LOOKS = 20; // the width stands for so many at least, and for all there are
+const LEAST_LOOKS = 20; // the width stands for at least this many looks
 const WIDTH = 84;
 const HEIGHT = 20;
 

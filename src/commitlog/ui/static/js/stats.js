@@ -1,4 +1,4 @@
-// The numbers over a page.
+// The numbers at the top of a page.
 
 import { h } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// Segments drawn to scale: a bar is as wide as its bytes, in the colour of its state.
+// Segments drawn to scale: the width of a bar is its size, the colour its state.
 
 import { h, replace, svg } from "./dom.js";
 import { bytes, count, plural, range } from "./format.js";
@@ -60,7 +60,7 @@ export function hideTip() {
 // --- a strip
 
 export class Strip {
-  // fullBytes: how many bytes the whole width stands for; choose(bar): what a click does
+  // choose(bar): called on a click; fullBytes in update(): the bytes that the whole width stands for
   constructor({ height = 18, big = false, choose = null } = {}) {
     this.height = height;
     this.big = big;
@@ -117,7 +117,7 @@ export class Strip {
   }
 
   shape(bar, index, x, width) {
-    const left = Math.round(x); // whole pixels, or neighbours would shine through one another
+    const left = Math.round(x); // whole pixels, or neighbouring colours would blend
     const wide = Math.max(Math.round(x + width) - left, 1);
     const attributes = {
       class: `bar ${bar.state}`,

@@ -1,4 +1,4 @@
-// The live tail of a topic or a partition, newest on top.
+// The live tail of a topic or a partition, newest first.
 
 import { address } from "./api.js";
 import { empty, h, replace, setText } from "./dom.js";
@@ -7,7 +7,7 @@ import { recordView } from "./record.js";
 
 const MOST_SHOWN = 500;
 
-// The records of several partitions by their time, without changing the order within a partition.
+// Merge partitions by time, keeping the order within each.
 function inOrder(partitions) {
   const queues = partitions
     .map((one) => ({ partition: one.partition, records: [...one.records] }))
@@ -42,28 +42,28 @@ export function tailView({ parts: [topic, number] }) {
   let seen = 0;
 
   function clearList() {
-    replace(list, empty("Waiting", "Records show up here as they are appended."));
+    replace(list, empty("Waiting", "Records appear here as they are appended."));
   }
 
   function setPaused(value) {
     paused = value;
-    setText(pause, paused ? "Go on" : "Pause");
+    setText(pause, paused ? "Resume" : "Pause");
     if (!paused) held.splice(0).forEach(show);
-    tell();
+    report();
   }
 
-  function tell() {
+  function report() {
     const waiting = held.reduce((sum, one) => sum + one.records.length + one.skipped, 0);
     setText(
       total,
-      `${plural(seen, "record")} since you came${paused ? `, ${count(waiting)} held back` : ""}`,
+      `${plural(seen, "record")} since this page was opened${paused ? `, ${count(waiting)} held back` : ""}`,
     );
   }
 
   function show(news) {
     if (list.querySelector(".empty")) replace(list);
     if (news.skipped)
-      list.prepend(h("div", { class: "gap" }, `${plural(news.skipped, "record")} came too fast to be shown`));
+      list.prepend(h("div", { class: "gap" }, `${plural(news.skipped, "record")} arrived too fast to be shown`));
     for (const [partition, record] of news.records)
       list.prepend(recordView(topic, partition, record, { tailed: true }));
     while (list.childElementCount > MOST_SHOWN) list.lastElementChild.remove();
@@ -94,7 +94,7 @@ export function tailView({ parts: [topic, number] }) {
   );
   source.addEventListener("records", (event) => {
     arrived(JSON.parse(event.data).partitions);
-    tell();
+    report();
   });
   source.addEventListener("problem", (event) => {
     source.close();
@@ -104,12 +104,12 @@ export function tailView({ parts: [topic, number] }) {
     connected(
       false,
       source.readyState === EventSource.CLOSED
-        ? "the server refused"
-        : "the connection is lost; trying again, from the end then",
+        ? "the server refused the request"
+        : "connection lost; reconnecting, then showing new records only",
     );
 
   clearList();
-  tell();
+  report();
   const crumbs = [
     h("a", { href: "#/" }, "Topics"),
     "/",

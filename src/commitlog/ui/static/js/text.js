@@ -1,4 +1,4 @@
-// Text as it is: characters that would hide, or turn the direction of what follows, are shown by their number.
+// Text with invisible characters, and those that change the direction of text, shown as escapes.
 
 import { h } from "./dom.js";
 
@@ -18,7 +18,7 @@ export function visible(text) {
   return parts;
 }
 
-// Lines of 16 bytes: position, hex, and what of it is ASCII.
+// Lines of 16 bytes: position, hex and ASCII.
 export function hexDump(hex) {
   const lines = [];
   for (let at = 0; at < hex.length; at += 32) {

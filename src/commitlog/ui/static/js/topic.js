@@ -1,4 +1,4 @@
-// One topic: its partitions, with their segments on one scale.
+// One topic: its partitions, with segments on a common scale.
 
 import { appendDialog } from "./actions.js";
 import { get } from "./api.js";
@@ -56,7 +56,7 @@ export function topicView({ parts: [name], query, go, about }) {
     ["next_offset", "number"],
     ["Size", "number"],
     ["Records/s", "number small-hidden"],
-    ["Segments, oldest first, one scale for all", "wide"],
+    ["Segments, oldest first, on a common scale", "wide"],
   ]);
   const rows = new Keyed(
     body,

@@ -75,8 +75,8 @@ export function topicsView({ query, go }) {
       else if (!none.firstChild)
         none.append(
           query.search
-            ? empty("Nothing found", "No topic has that in its name.")
-            : empty("No topics yet", "They show up here once an application creates one."),
+            ? empty("Nothing found", "No topic has this in its name.")
+            : empty("No topics yet", "A topic appears here when an application creates it."),
         );
       pages.update(found.from, found.topics.length, found.total);
     },

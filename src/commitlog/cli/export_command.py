@@ -1,4 +1,4 @@
-"""`commitlog export`: records of a topic into a file that other tools read."""
+"""`commitlog export`: write records of a topic to a file for other tools."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Range(NamedTuple):
 @format_option
 @click.option(
     "--partition", "-p", "numbers", type=click.IntRange(0), multiple=True, metavar="N",
-    help="Only this partition; may be repeated.",
+    help="Only this partition. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--from", "start", type=start_from, default="beginning", metavar="WHERE",
@@ -54,9 +54,9 @@ class Range(NamedTuple):
 )  # fmt: skip
 @click.option(
     "--to", "end", type=start_from, default="end", metavar="WHERE",
-    help="Up to there, without it: end (the default), an offset, or the first record of a time.",
+    help="Stop before this: end (the default), an offset, or the first record at or after a time.",
 )  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @json_option
 def export_command(
     directory: str,
@@ -69,16 +69,16 @@ def export_command(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Write records of a topic into FILE: Parquet, Arrow, CSV or JSON lines.
+    """Write records of a topic to FILE, as Parquet, Arrow, CSV or JSON lines.
 
-    Columns are partition, offset, timestamp, key, value and headers; `commitlog import` reads them back. FILE
-    appears when it is complete, and not before.
+    The columns are partition, offset, timestamp, key, value and headers; `commitlog import` reads them back.
+    FILE does not appear before it is complete.
     """
-    from commitlog.cli.sinks import SINKS  # pyarrow is an extra of its own
+    from commitlog.cli.sinks import SINKS  # pyarrow is a separate extra
 
     make = SINKS[format_of(file, file_format)]
     if os.path.exists(file) and not overwrite:
-        raise click.ClickException(f"{file} is there already; say --overwrite to replace it")
+        raise click.ClickException(f"{file} exists already; pass --overwrite to replace it")
     with reading(directory) as log:
         found = log.topic(topic)
         ranges = [
@@ -99,7 +99,7 @@ def _summary(ranges: list[Range]) -> list[dict[str, Any]]:
 
 
 def _range(number: int, partition: LogReader, start: Start, end: Start) -> Range:
-    """Return what is asked of a partition, as far as it has it."""
+    """Return the requested offsets of a partition, cut to those that it has."""
     first, last = _offset(partition, start), _offset(partition, end)
     return Range(number, partition, first, max(first, last))
 
@@ -111,7 +111,7 @@ def _offset(partition: LogReader, where: Start) -> int:
 
 
 def _write(ranges: list[Range], sink: Sink, progress: Report | None) -> int:
-    """Write all ranges, and end the file; returns the number of records."""
+    """Write all ranges and close the file; returns the number of records."""
     from commitlog.batches import arrow
     from commitlog.batches.arrow import with_partition
 
@@ -131,7 +131,7 @@ def _write(ranges: list[Range], sink: Sink, progress: Report | None) -> int:
 
 @contextmanager
 def _complete(path: str) -> Iterator[str]:
-    """Give a name to write a file under; it gets its own name when it is whole and on the disk."""
+    """Yield a temporary path to write to; the file gets its name once it is complete and durable."""
     folder, name = os.path.split(os.path.abspath(path))
     temporary = os.path.join(folder, f".{name}.{os.getpid()}.partial")
     try:

@@ -1,4 +1,4 @@
-"""`commitlog import`: records from a file into a topic."""
+"""`commitlog import`: append the records of a file to a topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from commitlog.topic import Topic, rows_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from commitlog.cli.rows import Source
+    from commitlog.cli.import_rows import Source
 
 _COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -44,9 +44,9 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
 @format_option
 @partition_option
-@click.option("--by-key", is_flag=True, help="Choose partitions by keys, whatever FILE says of them.")
+@click.option("--by-key", is_flag=True, help="Choose partitions by key, and ignore those in FILE.")
 @click.option(
-    "--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N records of FILE."
+    "--skip", type=click.IntRange(0), default=0, metavar="N", help="Skip the first N records of FILE."
 )
 @shared_option
 @json_option
@@ -61,15 +61,15 @@ def import_command(
     shared: bool,
     as_json: bool,
 ) -> None:
-    """Append the records of FILE to a topic: Parquet, Arrow, CSV or JSON lines.
+    """Append the records of FILE (Parquet, Arrow, CSV or JSON lines) to a topic.
 
-    Columns are value, and if there are any key, timestamp, headers and partition; offset is passed over, for
-    records get new ones. Without a partition, it is chosen by the key. At a row that is no record the import
-    stops and says where; what stands before is appended. Everything is durable when this ends.
+    FILE needs a column value; key, timestamp, headers and partition are optional. The column offset is
+    ignored: records get new offsets. Without a partition, the key decides. At a row that is not a record the
+    import stops and names it; the rows before it stay appended. Everything is durable when the command ends.
     """
     if partition is not None and by_key:
-        raise click.UsageError("--partition and --by-key exclude one another")
-    from commitlog.cli.sources import open_source  # pyarrow is an extra of its own
+        raise click.UsageError("--partition and --by-key cannot be combined")
+    from commitlog.cli.sources import open_source  # pyarrow is a separate extra
 
     source = open_source(file, format_of(file, file_format), skip)
     with writing(directory, shared=shared) as log:
@@ -84,7 +84,7 @@ def import_command(
 
 
 def _run(source: Source, target: Import, file: str, progress: Report | None) -> None:
-    from commitlog.cli.rows import BadRowError
+    from commitlog.cli.import_rows import BadRowError
 
     try:
         for first, rows, done in source.chunks():
@@ -98,12 +98,12 @@ def _run(source: Source, target: Import, file: str, progress: Report | None) -> 
     except BadRowError as bad:
         raise click.ClickException(
             f"{file}, {source.place(bad.row)}: {bad.reason}; the {target.records} records before it are "
-            f"imported, go on behind it with --skip {bad.row + 1}"
+            f"imported, continue after it with --skip {bad.row + 1}"
         ) from None
 
 
 def _reason(error: InvalidRecordError | RecordTooLargeError) -> str:
-    """Return why a record is refused, without its number, which is that of a part."""
+    """Return why a record is refused, without its number, which counts from the start of a chunk."""
     if isinstance(error, InvalidRecordError):
         return str(error.args[1])
     return "it has {1} bytes, max_message_bytes is {2}".format(*error.args)
@@ -117,7 +117,7 @@ def _check_columns(names: list[str], file: str) -> None:
 
 
 class Import:
-    """Appends rows to a topic. What it has counted is appended."""
+    """Appends rows to a topic, and counts those that are appended."""
 
     def __init__(self, topic: Topic, partition: int | None, *, by_key: bool) -> None:
         self.counts: Counter[int] = Counter()
@@ -128,12 +128,12 @@ class Import:
 
     @property
     def records(self) -> int:
-        """How many records are appended."""
+        """The number of appended records."""
         return self.counts.total()
 
     def append(self, rows: pa.RecordBatch) -> None:
-        """Append rows; at a bad one only those before it, and BadRowError tells of it."""
-        from commitlog.cli.rows import BadRowError
+        """Append rows; BadRowError at a bad one, after those before it are appended."""
+        from commitlog.cli.import_rows import BadRowError
 
         each = max(1, rows.num_rows * self._chunk_bytes // (rows.nbytes + 1))
         for first in range(0, rows.num_rows, each):
@@ -142,7 +142,7 @@ class Import:
                 self._append(part)
             except BadRowError as bad:
                 if bad.row:
-                    self.append(part.slice(0, bad.row))  # which tells of a bad row before that
+                    self.append(part.slice(0, bad.row))  # which raises for a bad row before this one
                 raise BadRowError(first + bad.row, bad.reason) from None
 
     @property
@@ -150,7 +150,7 @@ class Import:
         return min(_CHUNK_BYTES, self._topic.config.segment_bytes // 2)
 
     def _append(self, rows: pa.RecordBatch) -> None:
-        """Append rows, all or none of them: all are encoded before the first is appended."""
+        """Append all rows or none: all are encoded before the first one is appended."""
         encoded = []
         for number, chosen in self._shares(rows):
             share = rows if chosen is None else rows.take(chosen)
@@ -160,7 +160,7 @@ class Import:
             self.counts[number] += len(self._topic.partition(number).append_encoded(batches))
 
     def _encode(self, number: int, data: pa.RecordBatch, chosen: list[int] | None) -> Any:
-        from commitlog.cli.rows import BadRowError, with_times
+        from commitlog.cli.import_rows import BadRowError, with_times
 
         try:
             return self._topic.partition(number).encode_arrow(with_times(data))
@@ -169,8 +169,8 @@ class Import:
             raise BadRowError(row, _reason(error)) from None
 
     def _shares(self, rows: pa.RecordBatch) -> list[tuple[int, list[int] | None]]:
-        """Return the partitions, and which rows go to each; None for all."""
-        from commitlog.cli.rows import numbers_of
+        """Return the partitions, and the rows that go to each; None means all."""
+        from commitlog.cli.import_rows import numbers_of
 
         if self._partition is not None:
             return [(self._partition, None)]

@@ -1,4 +1,4 @@
-"""The load of `commitlog bench`, and its figures."""
+"""The load that `commitlog bench` puts on a log, and what it measures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from commitlog.cli.progress_bar import Report
 from commitlog.log import CommitLog
 
 TOPIC = "bench"
-_DIFFERENT = 1_000  # values
-_SAMPLES = 10_000  # of a producer's latencies: looking at each would be what is measured
+_DIFFERENT = 1_000  # distinct values
+_SAMPLES = 10_000  # of a producer's latencies: timing every record would distort the result
 _STEPS = 100  # of a progress bar
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is appended, and how."""
+    """What to append, and how."""
 
     records: int
     record_size: int
@@ -36,7 +36,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How fast it was; latencies are in milliseconds."""
+    """Measured throughput, and latencies in milliseconds."""
 
     records: int
     seconds: float
@@ -51,7 +51,7 @@ class Figures:
 
     @classmethod
     def of(cls, records: int, size_bytes: int, seconds: float, latencies: Sequence[float]) -> Self:
-        """Make figures of what was measured, in seconds."""
+        """Compute figures from times in seconds."""
         waits = 1e3 * np.array(latencies if len(latencies) else [0.0])
         p50, p95, p99, p99_9 = np.quantile(waits, (0.5, 0.95, 0.99, 0.999)).tolist()
         rate, mb = records / seconds, size_bytes / seconds / 1e6
@@ -61,14 +61,14 @@ class Figures:
 
 
 def payload(load: Load) -> list[bytes]:
-    """Return values to append: random letters, as Kafka's tool has them; the same in each run."""
+    """Return values to append: random letters, as in Kafka's tool, the same in each run."""
     chance = random.Random(1)
     letters = string.ascii_uppercase
     return ["".join(chance.choices(letters, k=load.record_size)).encode() for _ in range(_DIFFERENT)]
 
 
 def produce(log: CommitLog, load: Load, values: list[bytes], progress: Report | None) -> Figures:
-    """Append all records; everything is as durable as asked when the clock stops."""
+    """Append all records; the clock stops once they are as durable as requested."""
     run = {"bulk": _in_bulk, "single": _one_by_one, "producer": _by_producer}[load.how]
     began = perf_counter()
     latencies = run(log, load, values, progress)

@@ -1,4 +1,4 @@
-"""Rows of a file on their way into a topic. Needs the extra `arrow`."""
+"""The rows of a file to import, in chunks. Needs the extra `arrow`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from commitlog.batches import arrow  # noqa: F401 - tells what to install where pyarrow is missing
+from commitlog.batches import arrow  # noqa: F401 - says what to install if pyarrow is missing
 from commitlog.topic import Topic
 
 import pyarrow as pa  # isort: skip
 
-ROWS = 8192  # of a chunk, at most
+ROWS = 8192  # the most in a chunk
 
 
 class Chunk(NamedTuple):
-    """Rows of a file, the number of the first, and how far the file is read, in the unit of its source."""
+    """Rows of a file, the number of the first one, and how much of the file is read, in the source's unit."""
 
     first: int
     rows: pa.RecordBatch
@@ -26,7 +26,7 @@ class Chunk(NamedTuple):
 
 
 class BadRowError(Exception):
-    """A row that is no record: its number in the file, or in a chunk, and why."""
+    """A row that is not a record: its number in the file, or in a chunk, and the reason."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(row, reason)
@@ -34,7 +34,7 @@ class BadRowError(Exception):
 
 
 class Source(Protocol):
-    """A file of records, from some row on. BadRowError comes after all that stands before the bad row."""
+    """A file of records, from some row on. It raises BadRowError after the rows before the bad one."""
 
     unit: str
     total: int
@@ -43,16 +43,16 @@ class Source(Protocol):
         """Iterate over the rows of the file."""
 
     def place(self, row: int) -> str:
-        """Tell where a row is, for people."""
+        """Return where a row is, for error messages."""
 
 
 def pairs_of(headers: Any) -> list[dict[str, Any]]:
-    """Return headers as Arrow takes them."""
+    """Return headers in Arrow's form."""
     return [{"key": name, "value": value} for name, value in headers]
 
 
 def numbers_of(rows: pa.RecordBatch, topic: Topic, by_key: bool) -> NDArray[np.int64]:
-    """Return the partition of each row: what the row says, or else what its key does."""
+    """Return the partition of each row: the one it names, or else that of its key."""
     given = None if by_key or "partition" not in rows.schema.names else rows["partition"]
     if given is not None and given.null_count == 0:
         numbers: NDArray[np.int64] = given.cast(pa.int64()).to_numpy()
@@ -70,7 +70,7 @@ def numbers_of(rows: pa.RecordBatch, topic: Topic, by_key: bool) -> NDArray[np.i
 
 
 def with_times(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose times are all there: now, where none was given."""
+    """Return rows in which the current time replaces missing timestamps."""
     if "timestamp" not in rows.schema.names or rows["timestamp"].null_count == 0:
         return rows
     times = rows["timestamp"]

@@ -1,0 +1,84 @@
+"""Rates: records and bytes appended per second, from the difference between two looks."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import NamedTuple
+
+from commitlog.errors import CommitLogError
+from commitlog.partition import Partition
+
+_LEAST_SECONDS = 1.0  # between two looks that count
+_STALE_SECONDS = 30.0  # after a longer pause, earlier looks say nothing about now
+_RATES = 60
+_NAMES = 4096
+
+
+def per_second(growth: int | None, seconds: float | None) -> float | None:
+    """Return a rate; None if the growth is unknown, or negative: a truncation hides what was appended."""
+    return growth / seconds if growth is not None and growth >= 0 and seconds else None
+
+
+def appended_bytes(partition: Partition, start: int, end: int) -> int | None:
+    """Return the size of the records in [start, end); None if they are being removed.
+
+    Unlike the difference in size_bytes, this does not shrink when retention or compaction removes others.
+    """
+    with suppress(CommitLogError, OSError):
+        return partition.bytes_between(max(start, partition.start_offset), end) if start < end else 0
+    return None
+
+
+class Rate(NamedTuple):
+    """Records and bytes appended per second; None where that is not known."""
+
+    records: float | None
+    bytes: float | None
+
+
+@dataclass(slots=True)
+class _Watched:
+    at: float
+    ends: list[int]
+    rates: deque[Rate] = field(default_factory=lambda: deque(maxlen=_RATES))
+
+
+class RateHistory:
+    """The recent rates of each topic and partition that is looked at; others cost nothing."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._watched: OrderedDict[str, _Watched] = OrderedDict()
+
+    def look(self, name: str, partitions: Sequence[Partition]) -> list[Rate]:
+        """Look at partitions; returns the rates between recent looks under this name, oldest first."""
+        now, ends = self._clock(), [one.next_offset for one in partitions]
+        with self._lock:
+            watched = self._watched.get(name)
+            if watched is None or now - watched.at > _STALE_SECONDS:
+                watched = self._watched[name] = _Watched(now, ends)
+            before, seconds = watched.ends, now - watched.at
+            if seconds >= _LEAST_SECONDS:
+                watched.at, watched.ends = now, ends
+            self._watched.move_to_end(name)
+            if len(self._watched) > _NAMES:
+                self._watched.popitem(last=False)
+        rates = [_rate(partitions, before, ends, seconds)] if seconds >= _LEAST_SECONDS else []
+        with self._lock:
+            watched.rates.extend(rates)
+            return list(watched.rates)
+
+
+def _rate(partitions: Sequence[Partition], before: list[int], ends: list[int], seconds: float) -> Rate:
+    starts = [*before, *[0] * (len(ends) - len(before))]  # a topic may have got more partitions
+    if any(start > end for start, end in zip(starts, ends, strict=False)):
+        return Rate(None, None)  # truncated, or another topic of the same name
+    sizes = [appended_bytes(*one) for one in zip(partitions, starts, ends, strict=False)]
+    size = None if None in sizes else sum(one for one in sizes if one is not None)
+    return Rate(per_second(sum(ends) - sum(starts), seconds), per_second(size, seconds))
