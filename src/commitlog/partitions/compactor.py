@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from commitlog import files
-from commitlog.compaction import Cleanable, CompactionReport, Pace, Pass, cleanable
+from commitlog.compaction import Cleanable, CompactionReport, Pace, Pass, cleanable, dirty_ratio
 from commitlog.config import LogConfig
-from commitlog.errors import ClosedError, CommitLogError, ConfigError, CorruptionError
+from commitlog.errors import ClosedError, ConfigError, CorruptionError
 from commitlog.partitions.counters import CompactionMetrics
 from commitlog.partitions.state import LogState, now_ms
 from commitlog.partitions.syncer import Syncer
@@ -198,10 +198,9 @@ class Compactor:
         state = self._state
         if not state.config.compacts:
             return None
-        try:
-            ratio = self.cleanable(now_ms()).dirty_ratio
-        except (OSError, CommitLogError):  # trimmed meanwhile, or damaged: a pass will tell
-            ratio = None
+        ratio = dirty_ratio(
+            state.segments.segments, state.clean_offset, state.high_watermark, state.config, now_ms()
+        )
         return replace(state.counters.passes, dirty_ratio=ratio)
 
     def cancel(self) -> None:
