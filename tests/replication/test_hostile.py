@@ -557,6 +557,21 @@ def test_a_client_can_neither_create_nor_delete_topics_of_a_real_node(lonely: tu
         assert log.topic("orders").append(b"but append") == (0, 0)
 
 
+def test_a_node_passes_on_the_commands_of_administrators_and_no_others(
+    lonely: tuple[Node, int], make_transport: MakeTransport
+) -> None:
+    node, incarnation = lonely
+    assert node.address is not None
+    peer = make_transport(secret=NODES)
+    altered = ask(peer, node.address, Submit(AlterTopic("orders", {"retention_ms": 5})))
+    assert altered == Decided(node.state().version)
+    assert node.state().topics["orders"].config["retention_ms"] == 5
+    for command in (RemoveNode(2, incarnation), LeaveNode(2, incarnation)):
+        answer = ask(peer, node.address, Submit(command))
+        assert isinstance(answer, Refused) and answer.error == "ProtocolError"
+    assert set(node.state().nodes) == {1, 2}
+
+
 def test_a_node_with_the_clients_secret_does_not_join(make_transport: MakeTransport) -> None:
     controller = StaticController()
     transport = make_transport(secret=NODES, client_secret=CLIENTS)

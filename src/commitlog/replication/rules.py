@@ -476,8 +476,11 @@ def _with_partitions(state: ClusterState, change: Change) -> ClusterState:
         after = _changed(topic, change, version)
         if after is not topic:
             topics[name] = after
-            pairs = zip(topic.partitions, after.partitions, strict=True)
-            growth += sum(_partition_bytes(b) - _partition_bytes(a) for a, b in pairs if a is not b)
+            growth += sum(
+                _partition_bytes(new) - _partition_bytes(old)
+                for old, new in zip(topic.partitions, after.partitions, strict=True)
+                if new.replicas is not old.replicas or new.target is not old.target
+            )
     if not topics:
         return state
     return replace(state, topics=_Topics.of(state.topics).having(topics, growth), version=version)
