@@ -596,7 +596,7 @@ def test_the_pages_name_every_setting_of_the_transport_and_its_default() -> None
     transports, limits = (docs / "transports.md").read_text(), (docs / "wire.md").read_text()
     settings = inspect.signature(TcpTransport).parameters
     assert [name for name in settings if f"{name}=" not in transports] == []
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", limits, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| ([^|]+) \|", limits, re.MULTILINE))
     units = {"MiB": 1 << 20, "s": 1000, "min": 60_000}
     for name, text in rows.items():
         number, _, unit = text.partition(" ")

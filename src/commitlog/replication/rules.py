@@ -56,7 +56,7 @@ from commitlog.replication.commands import (
     Registration,
     RemoveNode,
 )
-from commitlog.replication.shared_map import BUCKETS, SharedMap
+from commitlog.replication.shared_map import SharedMap
 from commitlog.topics.catalog import check_topic_name
 
 Nodes = Mapping[int, NodeState]
@@ -85,7 +85,8 @@ def begun(state: ClusterState, reign_id: str, epoch: int, version: int) -> Clust
     reigns = state.reigns
     if not reigns or reigns[-1].reign_id != reign_id:
         reigns = (*reigns, Reign(reign_id, version))[-MOST_REIGNS:]
-    return replace(settled, epoch=epoch, version=version, reigns=reigns)
+    topics = _Topics.of(settled.topics)
+    return replace(settled, topics=topics, epoch=epoch, version=version, reigns=reigns)
 
 
 def epochs_raised(state: ClusterState) -> ClusterState:
@@ -421,7 +422,7 @@ class _Topics(SharedMap[TopicState]):
         return _Topics(self.changed(changes), partitions, self.size + growth, known)
 
 
-_NO_TOPICS = _Topics(({},) * BUCKETS, 0, 0, SharedMap())
+_NO_TOPICS = _Topics(SharedMap[TopicState]().changed({}), 0, 0, SharedMap())
 
 
 def _count(topics: Iterable[TopicState]) -> int:

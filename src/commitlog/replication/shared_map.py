@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from zlib import crc32
 
 V = TypeVar("V")
-BUCKETS = 256
+_BUCKETS = 256
 
 
 class SharedMap(Mapping[str, V], Generic[V]):
@@ -18,7 +18,7 @@ class SharedMap(Mapping[str, V], Generic[V]):
 
     __slots__ = ("_buckets",)
 
-    def __init__(self, buckets: tuple[dict[str, V], ...] = ({},) * BUCKETS) -> None:
+    def __init__(self, buckets: tuple[dict[str, V], ...] = ({},) * _BUCKETS) -> None:
         self._buckets = buckets
 
     def __getitem__(self, key: str) -> V:
@@ -30,6 +30,9 @@ class SharedMap(Mapping[str, V], Generic[V]):
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets))
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
     def changed(self, changes: Mapping[str, V | None]) -> tuple[dict[str, V], ...]:
         """Return the buckets of a changed copy; None removes an entry."""
@@ -45,4 +48,4 @@ class SharedMap(Mapping[str, V], Generic[V]):
 
 
 def _bucket(key: str) -> int:
-    return crc32(key.encode(errors="surrogatepass")) % BUCKETS
+    return crc32(key.encode(errors="surrogatepass")) % _BUCKETS
