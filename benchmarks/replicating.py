@@ -19,6 +19,7 @@ from pathlib import Path
 import commitlog
 from commitlog.record import TopicPartition
 from commitlog.replication import ControllerServer, Node, RemoteController, StaticController, TcpTransport
+from commitlog.replication.commands import CreateTopic, DeleteTopic, ElectPreferred, Reassign
 
 IN_FLIGHT = (4, 16)  # appends at a time; a Kafka producer has five requests under way, with many batches each
 SESSION_MS = 1000
@@ -66,10 +67,10 @@ class Cluster:
     def create(self, topic: str, replicas: list[int]) -> TopicPartition:
         """Create a topic of one partition on these nodes; the first of them leads."""
         name = TopicPartition(topic, 0)
-        self.controller.create_topic(topic, 1, len(replicas), WRITTEN)
-        self.controller.reassign(name, replicas)
+        self.controller.submit(CreateTopic(topic, 1, len(replicas), WRITTEN))
+        self.controller.submit(Reassign(name, tuple(replicas)))
         self.wait(lambda: self.state(name).target is None)
-        self.controller.elect_preferred()
+        self.controller.submit(ElectPreferred())
         self.wait(lambda: self.state(name).leader == replicas[0])
         self.wait(lambda: len(self.state(name).isr) == len(replicas))
         return name
@@ -132,7 +133,7 @@ def throughput(bench, in_flight):
                     pass
                 taken = time.perf_counter() - began
             assert partition.log.high_watermark == records
-            nodes.controller.delete_topic(name.topic)
+            nodes.controller.submit(DeleteTopic(name.topic))
             return taken
 
         contenders = {name: lambda replicas=replicas: run(replicas) for name, replicas in topics.items()}
@@ -191,10 +192,10 @@ def catching_up(bench):
 
         def follow() -> float:
             began = time.perf_counter()
-            nodes.controller.reassign(name, [1, 2])
+            nodes.controller.submit(Reassign(name, (1, 2)))
             nodes.wait(lambda: 2 in nodes.state(name).isr)
             taken = time.perf_counter() - began
-            nodes.controller.reassign(name, [1])
+            nodes.controller.submit(Reassign(name, (1,)))
             nodes.wait(lambda: nodes.state(name).replicas == (1,))
             return taken
 

@@ -21,6 +21,7 @@ from time import perf_counter
 import bulk
 import by_key
 import clients
+import cluster_rules
 import compaction
 import compare
 import counting
@@ -69,6 +70,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group | Curve]]] = {
     "compaction": compaction.compaction,
     "compaction_memory": compaction.compaction_memory,
     "replication": replicating.replication,
+    "cluster_rules": cluster_rules.cluster_rules,
     **CURVES,
     "spark_read": spark_read.spark_read,
     "spark_write": spark_write.spark_write,

@@ -17,6 +17,7 @@ from pathlib import Path
 import commitlog
 from commitlog.record import TopicPartition
 from commitlog.replication import ControllerServer, Node, RemoteController, StaticController, TcpTransport
+from commitlog.replication.commands import CreateTopic
 
 ORDERS = TopicPartition("orders", 0)
 SETTINGS = {"replica_lag_time_max_ms": 2000, "replica_fetch_backoff_ms": 20}
@@ -50,7 +51,7 @@ def main(path: Path) -> None:
     address = server.serve()
     nodes = {node_id: start_node(node_id, path, address) for node_id in (1, 2, 3)}
     addresses = ",".join(address_of(process) for process in nodes.values())
-    controller.create_topic("orders", 1, 3, {"min_insync_replicas": 2})
+    controller.submit(CreateTopic("orders", 1, 3, {"min_insync_replicas": 2}))
 
     with commitlog.connect(addresses) as remote:
         orders = remote.topic("orders").partition(0)

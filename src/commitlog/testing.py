@@ -49,18 +49,18 @@ this network: commitlog.connect() is for sockets, and so is a producer's thread 
 
 The transports alone carry messages, for tests of one's own protocols:
 
-    >>> from commitlog.replication.messages import Describe, Done
+    >>> from commitlog.replication.messages import Describe, FoundOffset
     >>> network = LocalNetwork(seed=7, faults=Faults(delay_ms=(5, 20)))
     >>> client, node = network.transport("client"), network.transport("node")
-    >>> address = node.serve(lambda request, reply: reply(Done()))
+    >>> address = node.serve(lambda request, reply: reply(FoundOffset(7)))
     >>> answers = []
     >>> client.request(address, Describe(), answers.append, timeout_ms=1000)
     >>> client.wait_for(lambda: answers, timeout_ms=1000), answers, network.now_ms() <= 40
-    (True, [Done()], True)
+    (True, [FoundOffset(offset=7)], True)
     >>> network.partition("node", "client", one_way=True)    # requests come through, answers do not
     >>> client.request(address, Describe(), answers.append, timeout_ms=1000)
     >>> network.run_for(2000); answers
-    [Done(), None]
+    [FoundOffset(offset=7), None]
 """
 
 from __future__ import annotations

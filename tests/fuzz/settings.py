@@ -14,6 +14,7 @@ import commitlog
 from commitlog import LogConfig
 from commitlog.clients.quotas import Quota, Quotas
 from commitlog.clients.rate_limit import LONGEST_NS, Account
+from commitlog.replication.commands import CreateTopic, JoinNode
 from commitlog.replication.controllers.static import StaticController
 from commitlog.replication.local_topics import FILE_NAME, LocalTopics
 from commitlog.topics.catalog import Catalog
@@ -130,9 +131,9 @@ class ClusterFilesTarget(JsonTarget):
         self._cluster, self._topics = directory / "cluster.json", directory / FILE_NAME
         with self._opened() as controller:
             for node_id in (1, 2, 3):
-                controller.register(node_id, f"localhost:{node_id}", clean=True)
-            controller.create_topic("orders", 3, 2, {"retention_ms": 5000})
-            controller.create_topic("clicks", 1, 3, {})
+                controller.register(JoinNode(node_id, f"localhost:{node_id}", clean=True))
+            controller.submit(CreateTopic("orders", 3, 2, {"retention_ms": 5000}))
+            controller.submit(CreateTopic("clicks", 1, 3, {}))
             controller.gone(3)
             ids = {name: topic.topic_id for name, topic in controller.state().topics.items()}
         self._sound = (self._cluster.read_bytes(), json.dumps(ids).encode())
@@ -165,6 +166,6 @@ class ClusterFilesTarget(JsonTarget):
                     numbers = (*one.replicas, *one.isr, *(one.target or ()), one.leader_epoch, one.version)
                     if not all(type(number) is int for number in numbers):
                         raise WrongAnswer("no state of a partition", one)
-            controller.register(4, "localhost:4", clean=False)
+            controller.register(JoinNode(4, "localhost:4", clean=False))
             controller.gone(1)
         return "state"

@@ -7,6 +7,7 @@ from typing import Any
 from commitlog.errors import CommitLogError
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, PartitionState, TopicState
+from commitlog.replication.commands import CreateTopic
 from commitlog.replication.controllers.simulated import SimulatedController
 from commitlog.replication.core.node_core import NodeCore
 from commitlog.replication.settings import ReplicationConfig
@@ -68,7 +69,7 @@ class LittleCluster:
         self.numbers = 0
         for node_id in range(1, nodes + 1):
             self.start(node_id)
-        self.controller.create_topic("orders", 1, replicas or nodes, topic or {})
+        self.controller.submit(CreateTopic("orders", 1, replicas or nodes, topic or {}))
         self.network.run_for(50)
 
     @property

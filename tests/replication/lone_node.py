@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from commitlog import CommitLog, CommitLogError, Partition
 from commitlog.errors import ClosedError, NotLeaderError
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, NodeState, PartitionState, TopicState
+from commitlog.replication.commands import Administrative, CreateTopic, DeleteTopic
 from commitlog.replication.messages import Message
 from commitlog.replication.ports import Reply
 from commitlog.replication.remote.client_service import ClientService
@@ -24,6 +24,7 @@ class Cluster:
         self.epoch = 0
         self.acknowledgement: CommitLogError | None = None  # what becomes of acks="all"
         self.nodes: dict[int, LoneNode] = {}
+        self.created: set[str] = set()  # ids of topics
 
     def state(self) -> ClusterState:
         nodes = {number: NodeState(number, node.address, 1) for number, node in self.nodes.items()}
@@ -93,10 +94,10 @@ class LoneNode:
     ) -> None:
         done(self.cluster.acknowledgement)
 
-    def create_topic(
-        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
-    ) -> None:
-        self.cluster.log.create_topic(name, partitions, dict(config))
-
-    def delete_topic(self, name: str) -> None:
-        self.cluster.log.delete_topic(name)
+    def submit(self, command: Administrative) -> int:
+        if isinstance(command, DeleteTopic):
+            self.cluster.log.delete_topic(command.name)
+        elif isinstance(command, CreateTopic) and command.topic_id not in self.cluster.created:
+            self.cluster.log.create_topic(command.name, command.partitions, dict(command.config))
+            self.cluster.created.add(command.topic_id)
+        return 1

@@ -74,6 +74,7 @@ class NodeProcess:
 
 def main(node_id: int, kind: str, hosts: str, root: str = "") -> None:
     from commitlog.replication.cluster import ClusterState
+    from commitlog.replication.commands import CreateTopic, JoinNode
     from commitlog.replication.controllers.remote_controller import RemoteController
     from commitlog.replication.transports.tcp import TcpTransport
     from replication.rigs import Listener
@@ -105,14 +106,14 @@ def main(node_id: int, kind: str, hosts: str, root: str = "") -> None:
             controller_epoch=state.epoch,
         )
 
-    controller.join(node_id, f"host:{node_id}", clean=False, changed=changed)
+    controller.join(JoinNode(node_id, f"host:{node_id}", clean=False), changed)
     for line in sys.stdin:
         words = line.split()
         if words[0] == "isr":
             change = listener.proposal(*map(int, words[1:]))
             controller.propose_isr(change, lambda counts: tell(decided=counts))
         elif words[0] == "create":
-            controller.create_topic(words[1], 1, int(words[2]), {})
+            controller.submit(CreateTopic(words[1], 1, int(words[2]), {}))
         elif words[0] == "stop":
             controller.leave(node_id, 10_000)
             controller.gone(node_id)

@@ -10,7 +10,8 @@ import pytest
 
 from commitlog.partitions.epochs import NO_EPOCH
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange
+from commitlog.replication.cluster import ClusterState
+from commitlog.replication.commands import ChangeIsr, JoinNode
 from commitlog.replication.core import replica
 from commitlog.replication.core.follower import Follower
 from commitlog.replication.core.progress import Progress, ReplicaProgress
@@ -54,30 +55,30 @@ def counts_a_lagging_follower_out(patch: pytest.MonkeyPatch) -> None:
 
 def accepts_a_proposal_of_an_old_epoch(patch: pytest.MonkeyPatch) -> None:
     """A leader that was replaced, and does not know, still decides who is in sync."""
-    isr_changed = rules.isr_changed
+    changed = rules._RULES[ChangeIsr]
 
-    def mistaken(state: ClusterState, change: IsrChange) -> ClusterState:
+    def mistaken(state: ClusterState, change: ChangeIsr) -> ClusterState:
         one = state.partition(change.name)
         if one.leader_epoch == change.leader_epoch:
-            return isr_changed(state, change)
+            return changed(state, change)
         isr = tuple(node_id for node_id in one.replicas if node_id in change.isr)
         return rules._with_partition(state, change.name, replace(one, isr=isr or one.isr))
 
-    patch.setattr(rules, "isr_changed", mistaken)
+    patch.setitem(rules._RULES, ChangeIsr, mistaken)
 
 
 def lets_an_unclean_node_stay_in_sync(patch: pytest.MonkeyPatch) -> None:
     """A node that crashed and came back is taken for one that has everything."""
-    joined = rules.joined
+    joined = rules._RULES[JoinNode]
 
-    def mistaken(state: ClusterState, node_id: int, address: str, **about: Any) -> ClusterState:
-        node = state.nodes.get(node_id)
+    def mistaken(state: ClusterState, command: JoinNode) -> ClusterState:
+        node = state.nodes.get(command.node_id)
         if node is None:
-            return joined(state, node_id, address, **{**about, "clean": True})
-        nodes = {**state.nodes, node_id: replace(node, incarnation=state.version + 1)}
+            return joined(state, replace(command, clean=True))
+        nodes = {**state.nodes, command.node_id: replace(node, incarnation=state.version + 1)}
         return replace(state, nodes=nodes, version=state.version + 1)
 
-    patch.setattr(rules, "joined", mistaken)
+    patch.setitem(rules._RULES, JoinNode, mistaken)
 
 
 def lets_in_who_has_not_reached_the_epoch(patch: pytest.MonkeyPatch) -> None:

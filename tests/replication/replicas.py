@@ -22,6 +22,7 @@ from commitlog.replication import (
     StaticController,
     TcpTransport,
 )
+from commitlog.replication.commands import CreateTopic
 from commitlog.replication.remote.remote_log import RemoteLog
 
 ORDERS = TopicPartition("orders", 0)
@@ -53,7 +54,7 @@ class Replicas:
         self.addresses: dict[int, str] = {}
         for node_id in (1, 2, 3):
             self.start(node_id)
-        self._controller.create_topic("orders", 1, 3, {"min_insync_replicas": 2, **config})
+        self._controller.submit(CreateTopic("orders", 1, 3, {"min_insync_replicas": 2, **config}))
 
     def start(self, node_id: int) -> None:
         command = [sys.executable, __file__, str(node_id), str(self.path / str(node_id)), self._address]

@@ -9,7 +9,8 @@ from helpers import wait_until
 
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange, PartitionState
+from commitlog.replication.cluster import ClusterState, PartitionState
+from commitlog.replication.commands import ChangeIsr, JoinNode
 from commitlog.replication.controllers.remote_controller import RemoteController
 from commitlog.replication.controllers.server import ControllerServer
 from commitlog.replication.controllers.static import StaticController
@@ -33,7 +34,9 @@ class Listener:
         self._one_at_a_time = threading.Lock()
 
     def join(self, *, clean: bool = True) -> int:
-        return self.controller.join(self.node_id, f"host:{self.node_id}", clean=clean, changed=self._changed)
+        return self.controller.join(
+            JoinNode(self.node_id, f"host:{self.node_id}", clean=clean), self._changed
+        )
 
     def _changed(self, state: ClusterState) -> None:
         assert self._one_at_a_time.acquire(blocking=False), "two calls at the same time"
@@ -59,17 +62,17 @@ class Listener:
     def orders(self) -> PartitionState | None:
         return self.state.partition(ORDERS)
 
-    def proposal(self, *isr: int) -> IsrChange:
+    def proposal(self, *isr: int) -> ChangeIsr:
         one = self.orders()
         assert one is not None
         lives = {node_id: node.incarnation for node_id, node in self.state.nodes.items()}
         topic_id = self.state.topics["orders"].topic_id
-        return IsrChange(ORDERS, topic_id, self.node_id, one.leader_epoch, one.version, isr, lives)
+        return ChangeIsr(ORDERS, topic_id, self.node_id, one.leader_epoch, one.version, isr, lives)
 
-    def propose(self, change: IsrChange) -> None:
+    def propose(self, change: ChangeIsr) -> None:
         self.controller.propose_isr(change, lambda counts: self.decisions.append((counts, self.state)))
 
-    def decided(self, change: IsrChange) -> bool:
+    def decided(self, change: ChangeIsr) -> bool:
         """Propose, and wait for the answer."""
         count = len(self.decisions)
         self.propose(change)

@@ -21,6 +21,7 @@ from commitlog.errors import (
 )
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
+from commitlog.replication.commands import AlterTopic, CreateTopic, ElectPreferred, Reassign
 from commitlog.replication.controllers.simulated import CONTROLLER, SimulatedController
 from commitlog.replication.core.node_core import NodeCore
 from commitlog.replication.settings import ReplicationConfig
@@ -235,7 +236,7 @@ class Simulation:
             "min_insync_replicas": self.min_insync_replicas,
             "unclean_leader_election_enable": self.unclean,
         }
-        self.controller.create_topic("t", len(self.names), replicas, config)
+        self.controller.submit(CreateTopic("t", len(self.names), replicas, config))
         self.network.run_for(50)
 
     def append(self) -> None:
@@ -379,7 +380,7 @@ class Simulation:
         if self.right is not None:
             return
         try:
-            self.controller.reassign(name, target)
+            self.controller.submit(Reassign(name, tuple(target)))
         except CommitLogError:
             return
         self._note(f"{name.partition} is to move to {target}")
@@ -387,7 +388,7 @@ class Simulation:
     def prefer(self) -> None:
         if self.right is None:
             self._note("preferred leaders")
-            self.controller.elect_preferred()
+            self.controller.submit(ElectPreferred())
 
     def throttle(self) -> None:
         for node in self.running():
@@ -420,14 +421,14 @@ class Simulation:
         """
         controller, newest = self.controller, self.controller.state().known
         sessions = controller._sessions.values()
-        if any(session.known is None for session in sessions):
+        if any(session.node.known is None for session in sessions):
             return False
         if any(node.core._known is None for node in self.running()):
             return False
         return any(
-            session.known == newest
+            session.node.known == newest
             and controller._hears(session)
-            and self.network.reaches(session.address, CONTROLLER)
+            and self.network.reaches(session.node.address, CONTROLLER)
             for session in sessions
         )
 
@@ -466,7 +467,7 @@ class Simulation:
         if any(self.state.partition(name).awaits is not None for name in self.names):
             self._note("nobody waits for a lost disk any more")
             self.unclean = True
-            self.controller.alter_topic("t", {"unclean_leader_election_enable": True})
+            self.controller.submit(AlterTopic("t", {"unclean_leader_election_enable": True}))
 
     def _one_more(self, name: TopicPartition, before: int) -> bool:
         """Append a record until one is acknowledged: a replica that lagged before may leave the ISR yet."""

@@ -20,6 +20,14 @@ from commitlog.errors import (
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, PartitionState
+from commitlog.replication.commands import (
+    AddPartitions,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    ElectPreferred,
+    Reassign,
+)
 from replication.rigs import ORDERS, Fencing, Listener, Rig, ServedRig, StaticRig
 
 FENCING = ["served", "served over tcp", "zookeeper"]
@@ -73,7 +81,7 @@ def started(rig: Rig, nodes: int = 3) -> list[Listener]:
 
 def with_orders(rig: Rig, nodes: int = 3, replicas: int = 3, **config: object) -> list[Listener]:
     listeners = started(rig, nodes)
-    listeners[-1].controller.create_topic("orders", 1, replicas, config)
+    listeners[-1].controller.submit(CreateTopic("orders", 1, replicas, config))
     wait_until(lambda: all("orders" in listener.state.topics for listener in listeners))
     return listeners
 
@@ -198,7 +206,7 @@ def test_the_first_replicas_lead_again_when_that_is_asked_for(rig: Rig) -> None:
     again.join(clean=True)
     wait_until(lambda: 1 in second.state.nodes)
     assert second.decided(second.proposal(1, 2, 3))
-    third.controller.elect_preferred()
+    third.controller.submit(ElectPreferred())
     after = until_led_by(third, 1)
     assert (after.leader_epoch, after.isr) == (2, (1, 2, 3))
 
@@ -266,51 +274,51 @@ def test_a_member_that_has_joined_again_since_is_not_let_in(rig: Rig) -> None:
 
 def test_a_topic_is_created_once_and_by_any_node(rig: Rig) -> None:
     first, second, third = started(rig)
-    second.controller.create_topic("orders", 6, 2, {"retention.ms": "1000"})
+    second.controller.submit(CreateTopic("orders", 6, 2, {"retention.ms": "1000"}))
     wait_until(lambda: all("orders" in listener.state.topics for listener in (first, second, third)))
     topic = first.state.topics["orders"]
     assert topic.config == {"retention_ms": 1000}
     assert sorted(one.leader for one in topic.partitions if one.leader) == [1, 1, 2, 2, 3, 3]
     with pytest.raises(TopicExistsError):
-        third.controller.create_topic("orders", 1, 1, {})
+        third.controller.submit(CreateTopic("orders", 1, 1, {}))
 
 
 def test_what_cannot_be_is_refused_with_its_own_error(rig: Rig) -> None:
     first, _, _ = with_orders(rig)
     with pytest.raises(InvalidReplicasError, match="4 replicas on 3 nodes"):
-        first.controller.create_topic("other", 1, 4, {})
+        first.controller.submit(CreateTopic("other", 1, 4, {}))
     with pytest.raises(InvalidTopicError):
-        first.controller.create_topic("no/slash", 1, 1, {})
+        first.controller.submit(CreateTopic("no/slash", 1, 1, {}))
     with pytest.raises(UnknownTopicError):
-        first.controller.delete_topic("other")
+        first.controller.submit(DeleteTopic("other"))
     with pytest.raises(UnknownPartitionError):
-        first.controller.reassign(TopicPartition("orders", 7), [1])
+        first.controller.submit(Reassign(TopicPartition("orders", 7), (1,)))
     with pytest.raises(InvalidReplicasError):
-        first.controller.reassign(ORDERS, [9])
+        first.controller.submit(Reassign(ORDERS, (9,)))
 
 
 def test_settings_of_a_topic_change_for_all(rig: Rig) -> None:
     first, second, third = with_orders(rig)
     before = first.state.topics["orders"].partitions
-    second.controller.alter_topic("orders", {"retention.ms": 5000, "min_insync_replicas": 2})
+    second.controller.submit(AlterTopic("orders", {"retention.ms": 5000, "min_insync_replicas": 2}))
     wait_until(lambda: third.state.topics["orders"].config.get("retention_ms") == 5000)
-    third.controller.alter_topic("orders", {"min_insync_replicas": 1})  # the default again
+    third.controller.submit(AlterTopic("orders", {"min_insync_replicas": 1}))  # the default again
     wait_until(lambda: first.state.topics["orders"].config == {"retention_ms": 5000})
     assert first.state.topics["orders"].partitions == before
     with pytest.raises(UnknownTopicError):
-        first.controller.alter_topic("other", {})
+        first.controller.submit(AlterTopic("other", {}))
     with pytest.raises(ConfigError):
-        first.controller.alter_topic("orders", {"retention": 1})
+        first.controller.submit(AlterTopic("orders", {"retention": 1}))
 
 
 def test_a_topic_is_deleted_grown_and_created_again_as_another(rig: Rig) -> None:
     first, second, third = with_orders(rig)
     topic_id = first.state.topics["orders"].topic_id
-    second.controller.add_partitions("orders", 3)
+    second.controller.submit(AddPartitions("orders", 3))
     wait_until(lambda: len(third.state.topics["orders"].partitions) == 3)
-    third.controller.delete_topic("orders")
+    third.controller.submit(DeleteTopic("orders"))
     wait_until(lambda: not first.state.topics and not second.state.topics)
-    first.controller.create_topic("orders", 1, 1, {})
+    first.controller.submit(CreateTopic("orders", 1, 1, {}))
     wait_until(lambda: "orders" in second.state.topics)
     assert second.state.topics["orders"].topic_id != topic_id
 
@@ -318,7 +326,7 @@ def test_a_topic_is_deleted_grown_and_created_again_as_another(rig: Rig) -> None
 def test_a_partition_moves_once_the_new_replicas_are_in_sync(rig: Rig) -> None:
     first, second, third = with_orders(rig, replicas=2)
     until_led_by(first, 1)
-    third.controller.reassign(ORDERS, [3, 2])
+    third.controller.submit(Reassign(ORDERS, (3, 2)))
     moving = until(first, lambda one: one.target is not None)
     assert moving.replicas == (1, 2, 3)
     assert first.decided(first.proposal(1, 2, 3))
@@ -382,7 +390,7 @@ def test_a_process_under_the_id_of_another_takes_its_place_until_it_ends(fencing
     incarnation = usurper.join(clean=False)
     wait_until(lambda: stripped(first.state, 1))
     wait_until(lambda: second.state.nodes[1].incarnation == incarnation)
-    second.controller.create_topic("later", 1, 1, {})
+    second.controller.submit(CreateTopic("later", 1, 1, {}))
     wait_until(lambda: "later" in first.state.topics)
     assert stripped(first.state, 1)
     wait_until(lambda: "later" in usurper.state.topics)  # it is told a moment after join()

@@ -12,6 +12,7 @@ import pytest
 from commitlog.errors import CommitLogError, NotLeaderError
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
+from commitlog.replication.commands import CreateTopic
 from commitlog.replication.controllers.static import StaticController
 from commitlog.replication.core.node_core import NodeCore
 from commitlog.replication.messages import Describe, Message, Refused
@@ -77,7 +78,7 @@ def nodes(controller: StaticController) -> Iterator[dict[int, SocketNode]]:
         for node_id in (1, 2, 3):
             made[node_id] = SocketNode(node_id, controller)
             stack.callback(made[node_id].close)
-        controller.create_topic("orders", len(NAMES), 3, {"min_insync_replicas": 2})
+        controller.submit(CreateTopic("orders", len(NAMES), 3, {"min_insync_replicas": 2}))
         yield made
 
 

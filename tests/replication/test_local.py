@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from commitlog import testing
-from commitlog.replication.messages import Describe, Done, Message
+from commitlog.replication.messages import Decided, Describe, Message
 from commitlog.replication.ports import Reply
 from commitlog.testing import Faults, LocalNetwork, LocalTransport
 
@@ -19,7 +19,7 @@ def counting(network: LocalNetwork, name: str = "node") -> tuple[LocalTransport,
 
     def handle(request: Message, reply: Reply) -> None:
         asked.append(network.now_ms())
-        reply(Done())
+        reply(Decided(1))
 
     transport = network.transport(name)
     transport.serve(handle)
@@ -41,7 +41,7 @@ def test_an_answer_takes_the_time_of_two_messages_and_none_of_ours() -> None:
     ask(client, answers)
     assert answers == []
     assert client.wait_for(lambda: bool(answers), 100)
-    assert (asked, answers, client.now_ms()) == ([30], [Done()], 60)
+    assert (asked, answers, client.now_ms()) == ([30], [Decided(1)], 60)
 
 
 def test_a_lost_request_is_answered_with_none_when_its_time_is_over() -> None:
@@ -61,7 +61,7 @@ def test_a_request_that_comes_twice_is_answered_once() -> None:
     client, answers = network.transport("client"), list[Any]()
     ask(client, answers)
     network.run_for(200)
-    assert (len(asked), answers) == (2, [Done()])
+    assert (len(asked), answers) == (2, [Decided(1)])
 
 
 @pytest.mark.parametrize(("reordering", "in_order"), [(False, True), (True, False)])
@@ -92,7 +92,7 @@ def test_a_cut_lets_nothing_through_one_way_or_both_until_it_heals() -> None:
     network.heal()
     ask(client, answers)
     network.run_for(100)
-    assert (len(asked), answers) == (2, [None, None, Done()])
+    assert (len(asked), answers) == (2, [None, None, Decided(1)])
 
 
 def test_a_paused_node_does_everything_later_and_its_clock_goes_on() -> None:
@@ -107,7 +107,7 @@ def test_a_paused_node_does_everything_later_and_its_clock_goes_on() -> None:
     assert (asked, ticks, answers) == ([], [], [])
     network.resume("node")
     network.run_for(20)
-    assert (asked, answers) == ([500], [Done()])
+    assert (asked, answers) == ([500], [Decided(1)])
     assert ticks[0] == 500
 
 
@@ -122,7 +122,7 @@ def test_a_crashed_node_is_silent_and_another_one_may_take_its_name() -> None:
     _, asked = counting(network)
     ask(network.transport("client"), answers)
     network.run_for(100)
-    assert (len(asked), answers) == (1, [Done()])
+    assert (len(asked), answers) == (1, [Decided(1)])
 
 
 def test_closing_answers_what_is_under_way_with_none_and_may_be_done_twice() -> None:

@@ -24,6 +24,7 @@ from commitlog.errors import (
 )
 from commitlog.record import TopicPartition
 from commitlog.replication import ControllerServer, Node, RemoteController, StaticController, TcpTransport
+from commitlog.replication.commands import CreateTopic, DeleteTopic, JoinNode
 from replication.zookeeper_server import free_port
 
 ORDERS = TopicPartition("orders", 0)
@@ -134,16 +135,16 @@ def test_a_controller_that_forgot_costs_no_replica_and_all_goes_on_when_the_righ
     if wrong == "twin":  # another cluster, with a topic of the same name
         twin = StaticController.open(str(tmp_path / "twin"))
         for node_id in (1, 2, 3):
-            twin.register(node_id, f"host:{node_id}", clean=True)
-        twin.create_topic("orders", 1, 3, {})
-        twin.delete_topic("orders")
-        twin.create_topic("orders", 1, 3, {})
+            twin.register(JoinNode(node_id, f"host:{node_id}", clean=True))
+        twin.submit(CreateTopic("orders", 1, 3, {}))
+        twin.submit(DeleteTopic("orders"))
+        twin.submit(CreateTopic("orders", 1, 3, {}))
         twin.close()
     served.end_controller()
     forgetful = served.serve(wrong)
     for _ in range(60):  # until its versions are far above those that the nodes know
         try:
-            forgetful.register(9, "host:9", clean=True)
+            forgetful.register(JoinNode(9, "host:9", clean=True))
         except StaleControllerError:
             break
     expected = "restored from an older copy" if wrong == "older" else "belongs to cluster"
@@ -368,11 +369,11 @@ def test_a_topic_that_cannot_be_opened_holds_up_no_other_and_is_logged_once(
     assert served.controller is not None
     with monkeypatch.context() as patch:
         patch.setattr(files, "descriptors_left", lambda: 0)
-        served.controller.create_topic("many", 20, 3, {})
+        served.controller.submit(CreateTopic("many", 20, 3, {}))
         wait_until(lambda: all(node.health().not_replicated for node in served.nodes.values()), 30)
         served.leader().topic("orders").append(b"not held up")
         for name in ("one more", "another"):
-            served.controller.register(9, name, clean=True)
+            served.controller.register(JoinNode(9, name, clean=True))
     assert "many" in served.nodes[1].health().not_replicated
     assert caplog.text.count("node 1: topic many is not replicated here") == 1
     wait_until(lambda: not any(node.health().not_replicated for node in served.nodes.values()), 60)

@@ -15,6 +15,7 @@ import pytest
 import commitlog
 from commitlog import NotLeaderError, PartitionFailedError, files
 from commitlog.record import TopicPartition
+from commitlog.replication.commands import ElectPreferred, Reassign
 from commitlog.replication.controllers.static import StaticController
 from commitlog.replication.node import Node
 from commitlog.replication.transports.tcp import TcpTransport
@@ -248,8 +249,8 @@ def test_a_leader_that_cannot_store_new_settings_still_hears_that_another_one_le
     leader.alter_topic("orders", retention_ms=1000)
     assert failed.wait(30)
     other, *rest = [node_id for node_id in cluster.nodes if node_id != leader.node_id]
-    cluster.controller.reassign(ORDERS, [other, leader.node_id, *rest])
-    cluster.controller.elect_preferred()
+    cluster.controller.submit(Reassign(ORDERS, (other, leader.node_id, *rest)))
+    cluster.controller.submit(ElectPreferred())
     assert wait(lambda: not leader.leads(ORDERS))
     works.set()
     assert wait(lambda: topic.config.retention_ms == 1000)  # it is tried again

@@ -53,6 +53,7 @@ from commitlog.replication.messages import (
     Message,
     Read,
     Refused,
+    Submit,
 )
 from commitlog.replication.ports import Reply
 from commitlog.replication.refusals import refused
@@ -682,11 +683,9 @@ def test_a_read_whose_answer_is_lost_is_read_again(
 
 
 def test_a_topic_whose_creation_was_not_answered_is_there_once(remote: RemoteLog, node: LoneNode) -> None:
-    from commitlog.replication.messages import CreateTopic, DeleteTopic
-
-    lose(node, CreateTopic, times=2, done=True)
+    lose(node, Submit, times=2, done=True)
     assert remote.create_topic("t").name == "t"
-    lose(node, DeleteTopic, times=2, done=True)
+    lose(node, Submit, times=2, done=True)
     remote.delete_topic("t")
     assert remote.topics() == []
 

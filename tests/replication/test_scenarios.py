@@ -16,7 +16,8 @@ from commitlog.errors import (
     ReplicationTimeoutError,
 )
 from commitlog.partitions.epochs import NO_EPOCH
-from commitlog.replication.cluster import ClusterState, IsrChange, NodeState, PartitionState, TopicState
+from commitlog.replication.cluster import ClusterState, NodeState, PartitionState, TopicState
+from commitlog.replication.commands import ChangeIsr, ElectPreferred, Reassign
 from commitlog.replication.controllers.simulated import CONTROLLER
 from commitlog.replication.core.leader import Leader
 from commitlog.replication.core.replica import Replica
@@ -351,7 +352,7 @@ def test_a_held_fetch_is_answered_with_a_refusal_when_the_leader_steps_down() ->
         part = FetchPart(ORDERS, cluster.topic_id, 0, 0, NO_EPOCH, 0)
         client.request("1", Fetch(9, 9, 1000, 400, (part,)), told.append, 1000)
         cluster.run(5)
-    cluster.controller.reassign(ORDERS, [2])
+    cluster.controller.submit(Reassign(ORDERS, (2,)))
     cluster.run(5)
     assert isinstance(told[1], Fetched)
     refusal = told[1].parts[0].refusal
@@ -516,13 +517,13 @@ def test_an_append_of_an_epoch_that_is_over_is_not_acknowledged_by_a_later_one_o
     cluster = LittleCluster(2)
     epoch = cluster.cores[1].check_can_append(ORDERS, "all")
     _, end = cluster.append(1)
-    cluster.controller.reassign(ORDERS, [2, 1])
+    cluster.controller.submit(Reassign(ORDERS, (2, 1)))
     cluster.controller.gone(1)
     cluster.run()
     cluster.start(1, clean=True)
     cluster.run(500)
-    cluster.controller.reassign(ORDERS, [1, 2])
-    cluster.controller.elect_preferred()
+    cluster.controller.submit(Reassign(ORDERS, (1, 2)))
+    cluster.controller.submit(ElectPreferred())
     cluster.run()
     assert cluster.cores[1].check_can_append(ORDERS, "all") > epoch
     with pytest.raises(NotLeaderError):
@@ -542,7 +543,7 @@ def test_a_decision_does_not_overtake_the_state_by_which_it_was_made(monkeypatch
     cluster.network.pause("3")
     cluster.run(5000)
     assert cluster.state.isr == (1, 2)
-    proposed: list[IsrChange] = []
+    proposed: list[ChangeIsr] = []
     monkeypatch.setattr(cluster.controller, "propose_isr", lambda change, decided: proposed.append(change))
     cluster.network.resume("3")
     while not proposed:
@@ -578,7 +579,7 @@ def test_a_partition_moves_while_it_is_written_and_the_old_replica_removes_its_r
     cluster = LittleCluster(3, replicas=1, replica_fetch_max_bytes=100)
     for _ in range(50):
         cluster.append(1)
-    cluster.controller.reassign(ORDERS, [3])
+    cluster.controller.submit(Reassign(ORDERS, (3,)))
     while 1 in cluster.logs and cluster.logs[1].leads is not None:
         cluster.append(1)
         cluster.run(1)
@@ -594,7 +595,7 @@ def test_the_throttle_slows_down_a_replica_that_is_not_in_sync_and_no_other() ->
         cluster.append(1)  # 2400 bytes
     cluster.run()
     assert cluster.logs[2].next_offset == 100
-    cluster.controller.reassign(ORDERS, [1, 2, 3])
+    cluster.controller.submit(Reassign(ORDERS, (1, 2, 3)))
     cluster.run(3000)
     assert 20 <= cluster.logs[3].next_offset <= 50
     assert cluster.state.isr == (1, 2)

@@ -18,19 +18,17 @@ from commitlog.errors import (
     StaleNodeError,
     WrongClusterError,
 )
+from commitlog.replication.commands import CreateTopic, DeleteTopic, JoinNode, LeaveNode, RemoveNode
 from commitlog.replication.control_messages import (
     ClusterNow,
-    Gone,
     Heartbeat,
-    IsrDecided,
     Join,
     Joined,
-    Leave,
 )
 from commitlog.replication.controllers.remote_controller import RemoteController
 from commitlog.replication.controllers.server import ControllerServer
 from commitlog.replication.controllers.static import StaticController
-from commitlog.replication.messages import Describe, Done, Message, Refused
+from commitlog.replication.messages import Decided, Describe, Message, Refused, Submit
 from commitlog.replication.transports.tcp import TcpTransport
 from replication.in_process import Hub, InProcessTransport
 from replication.rigs import ORDERS, Listener, ServedRig
@@ -79,7 +77,7 @@ class Served:
         return answers
 
     def join(self, node_id: int, token: str = "t") -> int:
-        (answer,) = self.ask(Join(node_id, f"host:{node_id}", True, token))
+        (answer,) = self.ask(Join(JoinNode(node_id, f"host:{node_id}", clean=True), token))
         assert isinstance(answer, Joined)
         return answer.incarnation
 
@@ -118,7 +116,7 @@ def test_a_join_that_is_asked_again_is_answered_the_same(served: Served) -> None
 def test_a_join_that_comes_late_and_twice_does_not_count_again(served: Served) -> None:
     served.join(1, "a")
     newer = served.join(1, "b")
-    assert served.ask(Join(1, "host:1", True, "a")) == [Refused("StaleNodeError", (1,))]
+    assert served.ask(Join(JoinNode(1, "host:1", clean=True), "a")) == [Refused("StaleNodeError", (1,))]
     assert served.static.state().nodes[1].incarnation == newer
 
 
@@ -136,8 +134,9 @@ def test_when_the_controller_itself_was_stopped_nobody_is_gone_for_it(served: Se
 def test_an_earlier_life_of_a_node_can_end_nothing(served: Served) -> None:
     earlier = served.join(1, "a")
     served.join(1, "b")
-    assert served.ask(Leave(1, earlier)) == [Refused("StaleNodeError", (1,))]
-    assert served.ask(Gone(1, earlier)) == [Done()]
+    refusal = Refused("StaleNodeError", (1,))
+    assert served.ask(Submit(LeaveNode(1, earlier))) == [Decided(2, refusal)]
+    assert served.ask(Submit(RemoveNode(1, earlier))) == [Decided(2)]
     assert served.alive() == {1}
     assert not served.static.state().nodes[1].leaving
 
@@ -146,7 +145,7 @@ def test_a_heartbeat_is_answered_when_there_is_news_or_it_has_waited_long_enough
     incarnation = served.join(1)
     version = served.static.state().version
     answers = served.ask(Heartbeat(1, incarnation, version, 300))
-    served.static.create_topic("orders", 1, 1, {})
+    served.static.submit(CreateTopic("orders", 1, 1, {}))
     wait_until(lambda: answers)
     answers = served.ask(Heartbeat(1, incarnation, version + 1, 300))
     served.clock.advance(299)
@@ -168,8 +167,8 @@ def test_what_is_no_request_to_a_controller_is_refused(served: Served) -> None:
 
 def test_nodes_that_were_alive_before_a_restart_have_a_whole_session_ahead() -> None:
     static = StaticController()
-    static.register(1, "host:1", clean=True)
-    static.join(2, "host:2", clean=True, changed=lambda state: None)
+    static.register(JoinNode(1, "host:1", clean=True))
+    static.join(JoinNode(2, "host:2", clean=True), lambda state: None)
     clock = StoppedClock()
     ControllerServer(static, clock, session_timeout_ms=1000).start()  # type: ignore[arg-type]
     clock.advance(400)
@@ -188,10 +187,10 @@ def test_a_proposal_whose_answer_was_lost_is_made_again_and_its_outcome_heard_of
     first, second = rig.node(1, request_timeout_ms=400), rig.node(2)
     first.join()
     second.join()
-    first.controller.create_topic("orders", 1, 2, {})
+    first.controller.submit(CreateTopic("orders", 1, 2, {}))
     wait_until(lambda: first.orders() is not None)
     transport = rig.link(first)
-    transport.lose_next = IsrDecided
+    transport.lose_next = Decided
     assert not first.decided(first.proposal(1))
     assert transport.lose_next is None
     one = first.decisions[-1][1].partition(ORDERS)
@@ -212,9 +211,9 @@ def test_a_caller_hears_when_no_controller_answers() -> None:
     transport = InProcessTransport(Hub())
     controller = RemoteController(transport, "hub:1", request_timeout_ms=20)
     with pytest.raises(NoControllerError):
-        controller.create_topic("orders", 1, 1, {})
+        controller.submit(CreateTopic("orders", 1, 1, {}))
     with pytest.raises(NoControllerError):
-        controller.join(1, "host:1", clean=True, changed=lambda state: None)
+        controller.join(JoinNode(1, "host:1", clean=True), lambda state: None)
     controller.close()
     transport.close()
 
@@ -267,7 +266,7 @@ def joined(tmp_path: Path) -> Iterator[tuple[Listener, RemoteController, int, On
     node = Listener(1, remote)
     node.join()
     shutil.copytree(tmp_path / "one", tmp_path / "older")
-    served.static.create_topic("orders", 1, 1, {})
+    served.static.submit(CreateTopic("orders", 1, 1, {}))
     wait_until(lambda: node.orders() is not None)
     yield node, remote, port, served
     remote.close()
@@ -287,14 +286,14 @@ def test_a_node_does_not_listen_to_a_controller_that_forgot_and_does_once_the_ri
     wait_until(lambda: isinstance(remote.problem(), error))
     for _ in range(8):  # its versions pass those that the node knows
         with contextlib.suppress(StaleControllerError):
-            wrong.static.register(9, "host:9", clean=True)
+            wrong.static.register(JoinNode(9, "host:9", clean=True))
     with pytest.raises(error):
-        remote.delete_topic("a")
+        remote.submit(DeleteTopic("a"))
     assert node.state.known == known
     wrong.close()
     right = OnDisk(tmp_path / "one", port)
     wait_until(lambda: remote.problem() is None)
-    right.static.create_topic("later", 1, 1, {})
+    right.static.submit(CreateTopic("later", 1, 1, {}))
     wait_until(lambda: {"later", "orders"} <= set(node.state.topics))
     right.close()
 
@@ -307,22 +306,22 @@ def test_a_controller_that_meets_a_node_which_knows_more_decides_nothing_until_i
     older = OnDisk(tmp_path / "older", port)
     wait_until(lambda: isinstance(remote.problem(), StaleControllerError))
     with pytest.raises(StaleControllerError):
-        older.static.register(3, "host:3", clean=True)
+        older.static.register(JoinNode(3, "host:3", clean=True))
     older.close()
     again = StaticController.open(str(tmp_path / "older"))
     with pytest.raises(StaleControllerError):
-        again.create_topic("orders", 1, 1, {})
+        again.submit(CreateTopic("orders", 1, 1, {}))
     assert isinstance(again.problem(), StaleControllerError)
     again.close()
     accepted = StaticController.open(str(tmp_path / "older"), accept_older=True)
-    accepted.register(3, "host:3", clean=True)
+    accepted.register(JoinNode(3, "host:3", clean=True))
     accepted.close()
 
 
 def test_a_copy_of_an_old_controller_is_known_even_if_its_versions_have_come_as_far(tmp_path: Path) -> None:
     first = StaticController.open(str(tmp_path / "one"))
     shutil.copytree(tmp_path / "one", tmp_path / "older")
-    first.register(1, "host:1", clean=True)
+    first.register(JoinNode(1, "host:1", clean=True))
     known = first.state().known
     first.close()
     for _ in range(5):
@@ -330,14 +329,14 @@ def test_a_copy_of_an_old_controller_is_known_even_if_its_versions_have_come_as_
     older = StaticController.open(str(tmp_path / "older"))
     assert older.state().version > known.version
     with pytest.raises(StaleControllerError):
-        older.register(1, "host:1", clean=True, known=known)
+        older.register(JoinNode(1, "host:1", clean=True, known=known))
     older.close()
 
 
 def test_who_is_no_node_may_look_and_change_topics(rig: ServedRig) -> None:
     rig.node(1).join()
     client = rig.node(0).controller
-    client.create_topic("orders", 1, 1, {})
+    client.submit(CreateTopic("orders", 1, 1, {}))
     assert set(client.state().topics) == {"orders"}
     assert set(client.state().nodes) == {1}
 
@@ -356,7 +355,7 @@ def test_refusals_of_the_server_are_raised_as_what_they_are(rig: ServedRig) -> N
     usurper.join()
     wait_until(lambda: 1 not in first.state.nodes)
     with pytest.raises(StaleNodeError):
-        first.controller._ask(Leave(1, 1))  # type: ignore[attr-defined]
+        first.controller.submit(LeaveNode(1, 1))
 
 
 def test_nodes_go_on_when_their_controller_comes_back(tmp_path: Path) -> None:
@@ -371,7 +370,7 @@ def test_nodes_go_on_when_their_controller_comes_back(tmp_path: Path) -> None:
     own = TcpTransport()
     first = Listener(1, RemoteController(own, address, retry_ms=10))
     incarnation = first.join()
-    first.controller.create_topic("orders", 1, 1, {})
+    first.controller.submit(CreateTopic("orders", 1, 1, {}))
     wait_until(lambda: first.orders() is not None)
     server.close()
     transport.close()

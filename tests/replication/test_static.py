@@ -19,6 +19,7 @@ from commitlog.errors import (
 )
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState
+from commitlog.replication.commands import CreateTopic, DeleteTopic, JoinNode, LeaveNode, Reassign
 from commitlog.replication.controllers.static import StaticController
 from commitlog.replication.controllers.stored import state_from_json, state_to_json
 from replication.rigs import ORDERS, Listener
@@ -28,7 +29,7 @@ def with_orders(controller: StaticController, nodes: int = 2) -> list[Listener]:
     listeners = [Listener(node_id, controller) for node_id in range(1, nodes + 1)]
     for listener in listeners:
         listener.join()
-    controller.create_topic("orders", 1, nodes, {})
+    controller.submit(CreateTopic("orders", 1, nodes, {}))
     wait_until(lambda: all(listener.orders() is not None for listener in listeners))
     return listeners
 
@@ -46,7 +47,7 @@ def test_epochs_and_versions_go_on_where_they_were_after_a_restart(tmp_path: Pat
     one, earlier = after.partition(ORDERS), before.partition(ORDERS)
     assert one is not None and earlier is not None
     assert (one.leader, one.isr) == (None, (2,))
-    assert second.join(2, "host:2", clean=True, changed=lambda state: None) > before.nodes[2].incarnation
+    assert second.join(JoinNode(2, "host:2", clean=True), lambda state: None) > before.nodes[2].incarnation
     led = second.state().partition(ORDERS)
     assert led is not None and (led.leader, led.leader_epoch) == (2, earlier.leader_epoch + 1)
     second.close()
@@ -54,7 +55,7 @@ def test_epochs_and_versions_go_on_where_they_were_after_a_restart(tmp_path: Pat
 
 def test_nodes_of_other_processes_are_taken_to_be_alive_after_a_restart(tmp_path: Path) -> None:
     first = StaticController.open(str(tmp_path))
-    first.register(1, "host:1", clean=True)
+    first.register(JoinNode(1, "host:1", clean=True))
     first.close()
     second = StaticController.open(str(tmp_path), keep_nodes=True)
     assert second.state().nodes == first.state().nodes
@@ -65,15 +66,15 @@ def test_a_node_that_was_away_for_too_many_reigns_is_refused_and_the_controller_
     tmp_path: Path,
 ) -> None:
     first = StaticController.open(str(tmp_path))
-    first.register(1, "host:1", clean=True)
+    first.register(JoinNode(1, "host:1", clean=True))
     away = first.state().known
     first.close()
     for _ in range(rules.MOST_REIGNS + 1):
         StaticController.open(str(tmp_path)).close()
     controller = StaticController.open(str(tmp_path))
     with pytest.raises(StaleControllerError):
-        controller.register(1, "host:1", clean=True, known=away)
-    controller.register(2, "host:2", clean=True)
+        controller.register(JoinNode(1, "host:1", clean=True, known=away))
+    controller.register(JoinNode(2, "host:2", clean=True))
     assert (controller.problem(), set(controller.state().nodes)) == (None, {2})
     controller.close()
 
@@ -90,10 +91,10 @@ def test_nobody_hears_of_a_state_that_could_not_be_kept(
 
     monkeypatch.setattr(files, "write_whole", fail)
     with pytest.raises(NoControllerError, match="Input/output error"):
-        controller.create_topic("later", 1, 1, {})
+        controller.submit(CreateTopic("later", 1, 1, {}))
     monkeypatch.undo()
     with pytest.raises(NoControllerError):
-        controller.delete_topic("orders")
+        controller.submit(DeleteTopic("orders"))
     first.propose(first.proposal(1))
     controller.close()
     assert controller.state() is before
@@ -131,7 +132,7 @@ def test_a_node_that_fails_when_it_is_told_does_not_keep_others_from_hearing(
     def fail(state: ClusterState) -> None:
         raise RuntimeError("no disk")
 
-    controller.join(1, "host:1", clean=True, changed=fail)
+    controller.join(JoinNode(1, "host:1", clean=True), fail)
     second = Listener(2, controller)
     second.join()
     wait_until(lambda: set(second.state.nodes) == {1, 2})
@@ -145,11 +146,11 @@ def test_a_node_may_ask_its_controller_when_it_is_told() -> None:
 
     def changed(state: ClusterState) -> None:
         if "orders" not in state.topics:
-            controller.create_topic("orders", 1, 1, {})
+            controller.submit(CreateTopic("orders", 1, 1, {}))
         else:
             asked.set()
 
-    controller.join(1, "host:1", clean=True, changed=changed)
+    controller.join(JoinNode(1, "host:1", clean=True), changed)
     assert asked.wait(30)
     controller.close()
 
@@ -159,7 +160,7 @@ def test_who_is_to_make_the_calls_may_be_chosen() -> None:
     controller = StaticController(call_soon=calls.append)
     listener = Listener(1, controller)
     listener.join()
-    controller.create_topic("orders", 1, 1, {})
+    controller.submit(CreateTopic("orders", 1, 1, {}))
     assert listener.heard == []
     while calls:
         calls.pop(0)()
@@ -176,16 +177,16 @@ def test_a_closed_controller_changes_nothing() -> None:
     controller.close()
     controller.close()
     with pytest.raises(ClosedError):
-        controller.create_topic("orders", 1, 1, {})
+        controller.submit(CreateTopic("orders", 1, 1, {}))
 
 
 def test_a_state_looks_the_same_after_json() -> None:
     controller = StaticController()
     for node_id in (1, 2, 3):
-        controller.register(node_id, f"host:{node_id}", clean=True)
-    controller.create_topic("orders", 3, 2, {"retention_ms": 5})
-    controller.reassign(ORDERS, [3, 1])
-    controller.start_leaving(2)
+        controller.register(JoinNode(node_id, f"host:{node_id}", clean=True))
+    controller.submit(CreateTopic("orders", 3, 2, {"retention_ms": 5}))
+    controller.submit(Reassign(ORDERS, (3, 1)))
+    controller.submit(LeaveNode(2, controller.state().nodes[2].incarnation))
     state = controller.state()
     assert state_from_json(json.loads(json.dumps(state_to_json(state)))) == state
     controller.close()

@@ -28,7 +28,7 @@ from commitlog.replication.messages import (
     Append,
     Appended,
     Bytes,
-    Done,
+    Decided,
     Fetched,
     FetchedPart,
     FoundOffset,
@@ -214,16 +214,16 @@ def test_a_handler_that_fails_costs_only_its_request(
 
 def test_a_second_answer_to_a_request_is_dropped(make_transport: MakeTransport) -> None:
     def twice(message: Message, reply: Reply) -> None:
-        reply(Done())
-        reply(Done())
+        reply(Decided(1))
+        reply(Decided(1))
 
     address = make_transport().serve(twice)
     client = make_transport()
     answers = Answers()
     client.request(address, question(), answers, 30_000)
-    assert answers.wait() == [Done()]
-    assert ask(client, address, question()) == Done()
-    assert answers.got == [Done()]
+    assert answers.wait() == [Decided(1)]
+    assert ask(client, address, question()) == Decided(1)
+    assert answers.got == [Decided(1)]
 
 
 def test_an_answer_above_the_frame_limit_is_refused_and_the_connection_lives(
@@ -296,7 +296,7 @@ def test_what_is_under_way_gets_none_when_the_connection_breaks(make_transport: 
     wait_until(lambda: len(held) == 10)
     server.close()
     assert answers.wait(10) == [None] * 10
-    held[0](Done())  # nobody minds
+    held[0](Decided(1))  # nobody minds
 
 
 def test_the_next_request_connects_again(make_transport: MakeTransport) -> None:
@@ -611,7 +611,7 @@ def test_an_answer_from_the_side_that_connected_ends_the_connection(make_transpo
     server = make_transport()
     address = server.serve(echo)
     with greeted(address) as sock:
-        sock.sendall(wire.encode(Done(), wire.ANSWER, 1, 1000).front)
+        sock.sendall(wire.encode(Decided(1), wire.ANSWER, 1, 1000).front)
         assert receive_to_end(sock) == b""
     wait_until(lambda: server.counts.dropped == 1)
 

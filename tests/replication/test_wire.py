@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from typing import get_type_hints as hints
 
 import pytest
 from crc32c import crc32c
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from commitlog.errors import FrameTooLargeError, NotLeaderError, ProtocolError
 from commitlog.record import TopicPartition
-from commitlog.replication import cluster, control_messages, messages
+from commitlog.replication import cluster, commands, control_messages, messages
 from commitlog.replication.messages import (
     Append,
     Appended,
@@ -25,9 +26,11 @@ from commitlog.replication.messages import (
     Message,
     ReadBatches,
     Refused,
+    Submit,
 )
 from commitlog.replication.refusals import error_of, refused
 from commitlog.replication.transports import wire
+from commitlog.replication.transports.rights import REQUIRED
 
 LIMIT = 1 << 20
 ints = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -74,37 +77,41 @@ clusters = st.builds(
 )
 known = st.none() | st.builds(cluster.Known, texts, texts, ints)
 isr_changes = st.builds(
-    cluster.IsrChange, names, texts, ints, ints, ints, several(ints), st.dictionaries(ints, ints, max_size=4)
+    commands.ChangeIsr, names, texts, ints, ints, ints, several(ints), st.dictionaries(ints, ints, max_size=4)
+)
+submitted = st.one_of(
+    st.builds(commands.CreateTopic, texts, ints, ints, configs, texts),
+    st.builds(commands.AlterTopic, texts, configs),
+    st.builds(commands.DeleteTopic, texts),
+    st.builds(commands.AddPartitions, texts, ints),
+    st.builds(commands.Reassign, names, several(ints)),
+    st.builds(commands.ElectPreferred),
+    isr_changes,
+    st.builds(commands.LeaveNode, ints, ints),
+    st.builds(commands.RemoveNode, ints, ints),
 )
 EVERY: dict[type, st.SearchStrategy[Any]] = {
     Refused: refusals,
-    messages.Done: st.just(messages.Done()),
+    messages.Decided: st.builds(messages.Decided, ints, st.none() | refusals),
     messages.Fetch: st.builds(messages.Fetch, ints, ints, counts, counts, several(fetch_parts)),
     Fetched: st.builds(Fetched, several(fetched_parts)),
     Describe: st.builds(Describe, several(texts)),
     messages.Described: st.builds(
         messages.Described, texts, ints, st.dictionaries(ints, texts, max_size=4), several(topics)
     ),
-    messages.CreateTopic: st.builds(messages.CreateTopic, texts, counts, counts, configs, texts),
-    messages.DeleteTopic: st.builds(messages.DeleteTopic, texts, texts),
+    Submit: st.builds(Submit, submitted, texts),
     Append: st.builds(Append, names, texts, st.sampled_from([1, "all"]), counts, data, st.booleans()),
     Appended: st.builds(Appended, ints, ints),
     messages.Read: st.builds(messages.Read, names, texts, ints, counts, counts, st.booleans()),
     ReadBatches: st.builds(ReadBatches, ints, ints, ints, ints, ints, data),
     messages.FindOffset: st.builds(messages.FindOffset, names, texts, ints),
     messages.FoundOffset: st.builds(messages.FoundOffset, st.none() | ints),
-    control_messages.Join: st.builds(control_messages.Join, ints, texts, st.booleans(), texts, texts, known),
+    control_messages.Join: st.builds(
+        control_messages.Join, st.builds(commands.JoinNode, ints, texts, st.booleans(), texts, known), texts
+    ),
     control_messages.Joined: st.builds(control_messages.Joined, ints, counts),
     control_messages.Heartbeat: st.builds(control_messages.Heartbeat, ints, ints, ints, counts, known),
     control_messages.ClusterNow: st.builds(control_messages.ClusterNow, clusters),
-    control_messages.Leave: st.builds(control_messages.Leave, ints, ints, texts),
-    control_messages.Gone: st.builds(control_messages.Gone, ints, ints, texts),
-    control_messages.ProposeIsr: st.builds(control_messages.ProposeIsr, isr_changes, texts),
-    control_messages.IsrDecided: st.builds(control_messages.IsrDecided, st.booleans(), ints),
-    control_messages.AlterTopic: st.builds(control_messages.AlterTopic, texts, configs, texts),
-    control_messages.AddPartitions: st.builds(control_messages.AddPartitions, texts, counts, texts),
-    control_messages.Reassign: st.builds(control_messages.Reassign, names, several(ints), texts),
-    control_messages.ElectPreferred: st.builds(control_messages.ElectPreferred, texts),
 }
 
 
@@ -313,3 +320,12 @@ def test_the_page_lists_every_kind_and_its_fields() -> None:
         row = next(line for line in page.splitlines() if f"| `{one.__name__}` |" in line)
         for field in one.__dataclass_fields__:  # type: ignore[attr-defined]
             assert f"`{field}`" in row, f"{one.__name__}.{field}"
+
+
+def test_the_page_lists_every_command_its_fields_and_who_may_submit_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+    rows = re.findall(r"^\| `([A-Z]\w+)` \| (.*) \| (\w+) \|$", page, re.MULTILINE)
+    assert rows == [
+        (one.__name__, ", ".join(f"`{name}`" for name in hints(one)) or "none", REQUIRED[one].name.lower())
+        for one in get_args(commands.Submitted)
+    ]

@@ -33,11 +33,13 @@ from commitlog.errors import (
 )
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState
+from commitlog.replication.commands import CreateTopic, ElectPreferred, JoinNode, Submitted
 from commitlog.replication.controllers.zookeeper import elected, requests
 from commitlog.replication.controllers.zookeeper.controller import ZooKeeperController
 from commitlog.replication.controllers.zookeeper.elected import DeposedError, Elected
 from commitlog.replication.controllers.zookeeper.requests import answered, read_answer
 from commitlog.replication.controllers.zookeeper.znodes import Cluster, Layout, packed_node, read_state
+from commitlog.replication.transports.wire import command_to_json
 from replication.zookeeper_rig import ZooKeeperRig
 
 
@@ -77,7 +79,7 @@ def started(rig: ZooKeeperRig, nodes: int = 3, replicas: int | None = None) -> l
     listeners = [rig.node(node_id) for node_id in range(1, nodes + 1)]
     for listener in listeners:
         listener.join()
-    listeners[0].controller.create_topic("orders", 1, replicas or nodes, {})
+    listeners[0].controller.submit(CreateTopic("orders", 1, replicas or nodes, {}))
     wait_until(lambda: all(listener.orders() for listener in listeners))
     wait_until(lambda: all(len(listener.state.nodes) == nodes for listener in listeners))
     return listeners
@@ -111,7 +113,7 @@ def test_who_is_no_node_may_look_and_change_topics(rig: ZooKeeperRig) -> None:
     visitor = rig.controller(rig.server.hosts)
     assert visitor.state().topics == {}
     started(rig, 2)
-    visitor.create_topic("other", 1, 1, {})
+    visitor.submit(CreateTopic("other", 1, 1, {}))
     assert set(visitor.state().topics) == {"orders", "other"}
     assert not visitor.is_elected
 
@@ -119,14 +121,14 @@ def test_who_is_no_node_may_look_and_change_topics(rig: ZooKeeperRig) -> None:
 def test_without_zookeeper_a_caller_is_told_so() -> None:
     controller = ZooKeeperController(f"127.0.0.1:{free_port()}", request_timeout_ms=100)
     with pytest.raises(NoControllerError, match="no ZooKeeper at"):
-        controller.create_topic("orders", 1, 1, {})
+        controller.submit(CreateTopic("orders", 1, 1, {}))
     controller.close()
 
 
 def test_without_a_node_nobody_answers(rig: ZooKeeperRig) -> None:
     controller = ZooKeeperController(rig.server.hosts, root=rig.root, request_timeout_ms=200)
     with pytest.raises(NoControllerError, match="nobody answered"):
-        controller.create_topic("orders", 1, 1, {})
+        controller.submit(CreateTopic("orders", 1, 1, {}))
     controller.close()
 
 
@@ -176,9 +178,9 @@ def governors(rig: ZooKeeperRig, client: Any, count: int) -> list[Elected]:
     return found
 
 
-def asked(client: Any, rig: ZooKeeperRig, *words: Any) -> str:
+def asked(client: Any, rig: ZooKeeperRig, command: Submitted) -> str:
     """Make a request; returns its path."""
-    body = json.dumps({"do": words[0], "with": words[1:]}).encode()
+    body = json.dumps(command_to_json(command)).encode()
     return str(client.create(f"{rig.root}/requests/r-", body, ephemeral=True, sequence=True))
 
 
@@ -213,13 +215,13 @@ def test_an_old_controller_can_write_nothing(rig: ZooKeeperRig, client: Any) -> 
     layout = Layout(rig.root)
     old, new = governors(rig, client, 2)
     before = read_state(client, layout, None, None)
-    client.create(layout.node(1), packed_node("host:1", clean=True), ephemeral=True)
+    client.create(layout.node(1), packed_node(JoinNode(1, "host:1", clean=True)), ephemeral=True)
     with pytest.raises(DeposedError):
         old.govern()
     assert read_state(client, layout, None, None) == before
     new.govern()
     assert set(read_state(client, layout, None, None).nodes) == {1}
-    request = asked(client, rig, "create_topic", "orders", 1, 1, {})
+    request = asked(client, rig, CreateTopic("orders", 1, 1, {}))
     with pytest.raises(DeposedError):
         old.govern()
     assert client.get(request)[1].version == 0, "not answered"
@@ -230,8 +232,8 @@ def test_an_old_controller_can_write_nothing(rig: ZooKeeperRig, client: Any) -> 
 def test_a_request_is_carried_out_by_whoever_is_elected_and_once(rig: ZooKeeperRig, client: Any) -> None:
     layout = Layout(rig.root)
     layout.make(client)
-    client.create(layout.node(1), packed_node("host:1", clean=True), ephemeral=True)
-    request = asked(client, rig, "create_topic", "orders", 1, 1, {})
+    client.create(layout.node(1), packed_node(JoinNode(1, "host:1", clean=True)), ephemeral=True)
+    request = asked(client, rig, CreateTopic("orders", 1, 1, {}))
     old, new = governors(rig, client, 2)
     old._answered.clear()
     new.govern()
@@ -243,9 +245,9 @@ def test_a_request_is_carried_out_by_whoever_is_elected_and_once(rig: ZooKeeperR
 def test_what_was_asked_by_one_whose_session_is_over_is_not_done(rig: ZooKeeperRig, client: Any) -> None:
     (one,) = governors(rig, client, 1)
     layout = Layout(rig.root)
-    client.create(layout.node(1), packed_node("host:1", clean=True), ephemeral=True)
+    client.create(layout.node(1), packed_node(JoinNode(1, "host:1", clean=True)), ephemeral=True)
     one.govern()
-    request = asked(client, rig, "create_topic", "orders", 1, 1, {})
+    request = asked(client, rig, CreateTopic("orders", 1, 1, {}))
 
     class Gone:
         """A client that finds the request, which is gone when it is to be answered."""
@@ -262,7 +264,7 @@ def test_what_was_asked_by_one_whose_session_is_over_is_not_done(rig: ZooKeeperR
     one.govern()
     assert read_state(client, layout, None, None).topics == {}
     one._client = client
-    asked(client, rig, "create_topic", "later", 1, 1, {})
+    asked(client, rig, CreateTopic("later", 1, 1, {}))
     one.govern()
     assert set(read_state(client, layout, None, None).topics) == {"later"}
 
@@ -302,10 +304,12 @@ def test_a_change_of_many_topics_is_finished_by_the_next_controller(
     layout = Layout(rig.root)
     (old,) = governors(rig, client, 1)
     for node_id in (1, 2):
-        client.create(layout.node(node_id), packed_node("host", clean=True), ephemeral=True)
+        client.create(
+            layout.node(node_id), packed_node(JoinNode(node_id, "host", clean=True)), ephemeral=True
+        )
     names = ["a", "b", "c"]
     for name in names:
-        asked(client, rig, "create_topic", name, 2, 2, {})
+        asked(client, rig, CreateTopic(name, 2, 2, {}))
     old.govern()
     watcher = read_state(client, layout, None, None)
     assert set(watcher.topics) == set(names)
@@ -346,7 +350,7 @@ def test_who_has_missed_many_changes_reads_all_topics_again() -> None:
 
 
 def test_what_is_no_request_is_answered_so() -> None:
-    for raw in (b"", b"[]", b'{"do":"fly","with":[]}', b'{"do":"leave","with":[]}'):
+    for raw in (b"", b"[]", b'["Fly",{}]', b'["LeaveNode",{}]', b'[["LeaveNode"],{}]', b"[" * 100_000):
         state, answer = answered(ClusterState(), raw)
         assert state == ClusterState()
         assert isinstance(read_answer(answer).error, ProtocolError)
@@ -354,8 +358,8 @@ def test_what_is_no_request_is_answered_so() -> None:
 
 def test_a_topic_that_zookeeper_would_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MOST_TOPIC_BYTES", 100)
-    state = rules.joined(ClusterState(), 1, "host", clean=True)
-    after, answer = answered(state, b'{"do":"create_topic","with":["orders",10,1,{}]}')
+    state = rules.apply(ClusterState(), JoinNode(1, "host", clean=True))
+    after, answer = answered(state, json.dumps(command_to_json(CreateTopic("orders", 10))).encode())
     assert after is state
     assert isinstance(read_answer(answer).error, InvalidReplicasError)
 
@@ -415,12 +419,12 @@ def test_when_zookeeper_restarts_nodes_and_leaders_stay_who_they_are(zookeeper: 
     nodes = [Listener(number, one) for number, one in enumerate(controllers, 1)]
     for node in nodes:
         node.join()
-    nodes[0].controller.create_topic("orders", 1, 2, {})
+    nodes[0].controller.submit(CreateTopic("orders", 1, 2, {}))
     wait_until(lambda: all(node.orders() for node in nodes))
     lives = dict(nodes[0].state.nodes)
     server.stop()
     server.start()
-    nodes[1].controller.create_topic("later", 1, 1, {})
+    nodes[1].controller.submit(CreateTopic("later", 1, 1, {}))
     wait_until(lambda: all("later" in node.state.topics for node in nodes), 120)
     assert dict(nodes[0].state.nodes) == lives
     one = nodes[0].orders()
@@ -435,7 +439,7 @@ def created(node: Listener, name: str, replicas: int) -> None:
 
     def there() -> bool:
         try:
-            node.controller.create_topic(name, 1, replicas, {})
+            node.controller.submit(CreateTopic(name, 1, replicas, {}))
         except TopicExistsError:
             return True
         except (NoControllerError, InvalidReplicasError):
@@ -485,7 +489,9 @@ def test_nodes_do_not_listen_to_a_zookeeper_that_lost_its_data_and_do_when_they_
     assert all(node.orders() is not None for node in nodes)
     with pytest.raises((NoControllerError, error)):
         controllers.append(ZooKeeperController(server.hosts, request_timeout_ms=5000))
-        controllers[-1].join(3, "host:3", clean=True, changed=lambda state: None, known=nodes[0].state.known)
+        controllers[-1].join(
+            JoinNode(3, "host:3", clean=True, known=nodes[0].state.known), lambda state: None
+        )
     server.stop()
     shutil.rmtree(server.data)
     shutil.copytree(tmp_path / "right", server.data)
@@ -583,7 +589,7 @@ def test_a_request_whose_znode_was_made_unheard_is_not_made_twice(rig: ZooKeeper
 
     asked = requests.Requests(Unheard(), layout, lambda event: None)
     answers: list[Any] = []
-    asked.add({"do": "elect_preferred", "with": []}, answers.append)
+    asked.add(ElectPreferred(), answers.append)
     with pytest.raises(ConnectionLoss):
         asked.look()
     asked.look()
@@ -597,7 +603,7 @@ def test_a_request_whose_znode_was_made_unheard_is_not_made_twice(rig: ZooKeeper
 def test_requests_are_forgotten_with_the_session(rig: ZooKeeperRig, client: Any) -> None:
     asked = requests.Requests(client, Layout(rig.root), lambda event: None)
     answers: list[Any] = []
-    asked.add({"do": "elect_preferred", "with": []}, answers.append)
+    asked.add(ElectPreferred(), answers.append)
     with pytest.raises(NoNodeError):
         asked.look()  # nothing is laid out here
     asked.forget()

@@ -144,20 +144,3 @@ class ClusterState:
         if topic is None or not 0 <= name.partition < len(topic.partitions):
             return None
         return topic.partitions[name.partition]
-
-
-@dataclass(frozen=True, slots=True)
-class IsrChange:
-    """A leader's proposal: who is in sync. It counts only if the partition still has this version.
-
-    `incarnations` are those of the members as the leader heard them: one that has restarted since, and may
-    have lost what it had, is not let in.
-    """
-
-    name: TopicPartition
-    topic_id: str
-    leader: int
-    leader_epoch: int
-    version: int
-    isr: tuple[int, ...]
-    incarnations: Mapping[int, int]

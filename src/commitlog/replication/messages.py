@@ -9,19 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from commitlog.record import Buffer, TopicPartition
+from commitlog.replication.commands import Submitted
 from commitlog.replication.control_messages import (
-    AddPartitions,
-    AlterTopic,
     ClusterNow,
-    ElectPreferred,
-    Gone,
     Heartbeat,
-    IsrDecided,
     Join,
     Joined,
-    Leave,
-    ProposeIsr,
-    Reassign,
 )
 
 
@@ -69,6 +62,26 @@ class Refused:
 
     error: str
     fields: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A command that is to be decided, by a controller or by a node that passes it on; answered by Decided.
+
+    `cluster_id` is the cluster that the asking side belongs to, "" if it belongs to none: another one
+    refuses.
+    """
+
+    command: Submitted
+    cluster_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The version of the state by which a command was decided, and why it was refused, if it was."""
+
+    version: int
+    refusal: Refused | None = None
 
 
 # --- between replicas ------------------------------------------------------------------------------
@@ -165,30 +178,6 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopic:
-    """Create a topic; answered by Done."""
-
-    name: str
-    partitions: int
-    replication_factor: int
-    config: dict[str, Any]
-    cluster_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteTopic:
-    """Delete a topic; answered by Done."""
-
-    name: str
-    cluster_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The answer to a request that has no other."""
-
-
-@dataclass(frozen=True, slots=True)
 class Append:
     """A batch, encoded but not stamped with its offset, for the leader; answered by Appended.
 
@@ -262,8 +251,6 @@ class FoundOffset:
 
 
 Message = (
-    Refused | Fetch | Fetched | Describe | Described | CreateTopic | DeleteTopic | Done | Append | Appended
-    | Read | ReadBatches | FindOffset | FoundOffset
-    | Join | Joined | Heartbeat | ClusterNow | Leave | Gone | ProposeIsr | IsrDecided
-    | AddPartitions | AlterTopic | Reassign | ElectPreferred
+    Refused | Fetch | Fetched | Describe | Described | Append | Appended | Read | ReadBatches | FindOffset
+    | FoundOffset | Join | Joined | Heartbeat | ClusterNow | Submit | Decided
 )  # fmt: skip

@@ -20,6 +20,15 @@ from commitlog.log import CommitLog
 from commitlog.partition import Partition
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState
+from commitlog.replication.commands import (
+    AddPartitions,
+    Administrative,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    ElectPreferred,
+    Reassign,
+)
 from commitlog.replication.core.acks import Acknowledged
 from commitlog.replication.core.node_core import NodeCore
 from commitlog.replication.local_topics import STATE_NAME, LocalTopics
@@ -76,7 +85,7 @@ class Node:
         self._stopped = False
         self._hosting = LocalTopics(log, node_id, self._attend)
         self._core = NodeCore(node_id, transport, controller, self.config, self._hosting)
-        self._clients = ClientService(_Host(self._core, controller, self._hosting, log))
+        self._clients = ClientService(_Host(self._core, controller, self._hosting, self._submit))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -175,8 +184,7 @@ class Node:
     ) -> None:
         """Create a topic on so many nodes, and wait until it is known here and each partition is led."""
         settings = config.overrides() if isinstance(config, TopicConfig) else config or {}
-        self.log.check_room(name, partitions)
-        self._controller.create_topic(name, partitions, replication_factor, settings)
+        self._submit(CreateTopic(name, partitions, replication_factor, dict(settings)))
         self._wait(name, timeout_ms, lambda state: self._is_ready(state, name))
 
     def _is_ready(self, state: ClusterState, name: str) -> bool:
@@ -188,26 +196,31 @@ class Node:
 
     def alter_topic(self, name: str, **changes: Any) -> None:
         """Change settings of a topic, on all nodes: those of segments count from their next roll on."""
-        self._controller.alter_topic(name, changes)
+        self._submit(AlterTopic(name, changes))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic on all nodes."""
-        self._controller.delete_topic(name)
+        self._submit(DeleteTopic(name))
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Let a topic grow to so many partitions. Keys hash over the new number from then on."""
-        topic = self._core.state.topics.get(name)
-        if topic is not None:
-            self.log.check_room(name, partitions - len(topic.partitions))
-        self._controller.add_partitions(name, partitions)
+        self._submit(AddPartitions(name, partitions))
 
     def elect_preferred(self) -> None:
         """Let the first replica of each partition lead, where it is in sync: spread leaders as at first."""
-        self._controller.elect_preferred()
+        self._submit(ElectPreferred())
 
     def move(self, name: TopicPartition, replicas: Sequence[int]) -> None:
         """Move a partition to these nodes, while it is written; state() tells when it is there."""
-        self._controller.reassign(name, replicas)
+        self._submit(Reassign(name, tuple(replicas)))
+
+    def _submit(self, command: Administrative) -> int:
+        """Let the controller decide, unless this process could not open the files of the new partitions."""
+        if isinstance(command, CreateTopic | AddPartitions):
+            topic = self._core.state.topics.get(command.name)
+            there = 0 if topic is None else len(topic.partitions)
+            self.log.check_room(command.name, command.partitions - there)
+        return self._controller.submit(command)
 
     def throttle(self, bytes_per_second: int) -> None:
         """Send no more than this a second to replicas that are not in sync; -1 means no limit."""
@@ -264,8 +277,15 @@ class Node:
 class _Host:
     """What answering clients asks of a node."""
 
-    def __init__(self, core: NodeCore, controller: Controller, hosting: LocalTopics, log: CommitLog) -> None:
-        self._core, self._controller, self._hosting, self._log = core, controller, hosting, log
+    def __init__(
+        self,
+        core: NodeCore,
+        controller: Controller,
+        hosting: LocalTopics,
+        submit: Callable[[Administrative], int],
+    ) -> None:
+        self._core, self._controller, self._hosting = core, controller, hosting
+        self.submit = submit
 
     def state(self) -> ClusterState:
         self._check_joined()
@@ -300,14 +320,3 @@ class _Host:
         self, name: TopicPartition, end_offset: int, leader_epoch: int, timeout_ms: int, done: Acknowledged
     ) -> None:
         self._core.when_acknowledged(name, end_offset, leader_epoch, timeout_ms, done)
-
-    def create_topic(
-        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
-    ) -> None:
-        self._check_joined()
-        self._log.check_room(name, partitions)
-        self._controller.create_topic(name, partitions, replication_factor, config)
-
-    def delete_topic(self, name: str) -> None:
-        self._check_joined()
-        self._controller.delete_topic(name)

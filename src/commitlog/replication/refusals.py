@@ -37,7 +37,7 @@ def error_of(message: Refused) -> CommitLogError:
         error = kind(*message.fields)
         try:
             str(error)
-        except (IndexError, ValueError, TypeError, AttributeError):  # another version has other fields
+        except (LookupError, ValueError, TypeError, AttributeError):  # another version has other fields
             pass
         else:
             return error

@@ -5,42 +5,30 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from commitlog.errors import (
     AuthorizationError,
     ClosedError,
     CommitLogError,
     NoControllerError,
+    ProtocolError,
     StaleControllerError,
     WrongClusterError,
 )
-from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange, Known
-from commitlog.replication.control_messages import (
-    AddPartitions,
-    AlterTopic,
-    ClusterNow,
-    ElectPreferred,
-    Gone,
-    Heartbeat,
-    IsrDecided,
-    Join,
-    Joined,
-    Leave,
-    ProposeIsr,
-    Reassign,
-)
+from commitlog.replication.cluster import ClusterState
+from commitlog.replication.commands import ChangeIsr, JoinNode, LeaveNode, RemoveNode, Submitted
+from commitlog.replication.control_messages import ClusterNow, Heartbeat, Join, Joined
 from commitlog.replication.controllers.notifier import CallingThread, CallSoon
-from commitlog.replication.messages import CreateTopic, DeleteTopic, Message, Refused
-from commitlog.replication.ports import Changed, Decided, Transport
+from commitlog.replication.messages import Decided, Message, Refused, Submit
+from commitlog.replication.ports import Changed, Transport, WhenDecided
 from commitlog.replication.refusals import error_of
 
 NOBODY = -1
+_Answer = TypeVar("_Answer", bound=Message)
 
 _logger = logging.getLogger("commitlog.replication")
 
@@ -49,29 +37,21 @@ _logger = logging.getLogger("commitlog.replication")
 class _Life:
     """The node of this process: how it joins, and in which incarnation it is alive, 0 while it is fenced."""
 
-    node_id: int
-    address: str
-    clean: bool
-    token: str
+    node: JoinNode
     changed: Changed
-    disk_id: str = ""
-    known: Known | None = None  # the state that the node took in last
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
     incarnation: int = 0
     wait_ms: int = 0  # how long a Heartbeat may wait for its answer
-
-    def anew(self) -> _Life:
-        """Return it as it joins again, after it was fenced: others went on without it."""
-        return replace(self, clean=False, token=uuid.uuid4().hex, incarnation=0)
 
 
 @dataclass(slots=True, eq=False)
 class _Proposal:
     """An ISR that was proposed, and how that was answered."""
 
-    change: IsrChange
-    decided: Decided
+    change: ChangeIsr
+    decided: WhenDecided
     under_way: bool = False
-    decision: IsrDecided | None = None
+    decision: Decided | None = None
 
 
 class RemoteController:
@@ -110,23 +90,14 @@ class RemoteController:
 
     # --- nodes
 
-    def join(
-        self,
-        node_id: int,
-        address: str,
-        *,
-        clean: bool,
-        changed: Changed,
-        disk_id: str = "",
-        known: Known | None = None,
-    ) -> int:
+    def join(self, node: JoinNode, changed: Changed) -> int:
         """Make the node of this process known as alive; returns its incarnation."""
         with self._lock:
             self._check_open()
             if self._life is not None:
-                raise CommitLogError(f"node {self._life.node_id} has joined here already")
+                raise CommitLogError(f"node {self._life.node.node_id} has joined here already")
             self._refusal = None
-            self._life = _Life(node_id, address, clean, uuid.uuid4().hex, changed, disk_id, known)
+            self._life = _Life(node, changed)
         self._transport.call_every(self._retry_ms, self._ask_again)
         self._go_on()
         self._transport.wait_for(lambda: self._is_in() or self._refusal is not None, self._request_timeout_ms)
@@ -147,7 +118,7 @@ class RemoteController:
         node = self.state().nodes.get(node_id)
         if node is None:
             return True
-        self._ask(Leave(node_id, node.incarnation, self._cluster_id))
+        self.submit(LeaveNode(node_id, node.incarnation))
         return self._transport.wait_for(lambda: self._handed_over(node_id), timeout_ms)
 
     def _handed_over(self, node_id: int) -> bool:
@@ -162,7 +133,7 @@ class RemoteController:
             life, self._life = self._life, None
             self._proposals = []
         if life is not None and life.incarnation:
-            self._ask(Gone(node_id, life.incarnation, cluster_id))
+            self._ask(Submit(RemoveNode(node_id, life.incarnation), cluster_id), Decided)
 
     # --- what keeps the node alive
 
@@ -188,12 +159,13 @@ class RemoteController:
         self._transport.request(self._address, message, answered, timeout_ms)
 
     def _next_message(self, life: _Life) -> Join | Heartbeat:
-        replaced = life.node_id in self._state.nodes and not _is_alive(self._state, life)
+        node_id, known = life.node.node_id, life.node.known
+        replaced = node_id in self._state.nodes and not _is_alive(self._state, life)
         if life.incarnation == 0 and not replaced:
-            return Join(life.node_id, life.address, life.clean, life.token, life.disk_id, life.known)
+            return Join(life.node, life.token)
         if life.incarnation > self._state.version:  # the state in which it joined is not known here yet
-            return Heartbeat(life.node_id, life.incarnation, -1, 0, life.known)
-        return Heartbeat(life.node_id, life.incarnation, self._state.version, life.wait_ms, life.known)
+            return Heartbeat(node_id, life.incarnation, -1, 0, known)
+        return Heartbeat(node_id, life.incarnation, self._state.version, life.wait_ms, known)
 
     def _answered(self, life: _Life, answer: Message | None) -> None:
         with self._lock:
@@ -223,7 +195,7 @@ class RemoteController:
 
     def _take(self, life: _Life, state: ClusterState) -> None:
         """Take a state over. The node is told of it: as one without itself, if it is fenced."""
-        refusal = state.refusal(life.known)
+        refusal = state.refusal(life.node.known)
         if refusal is not None:
             self._refuse(refusal)
             return
@@ -231,11 +203,11 @@ class RemoteController:
             _logger.warning("listening to the controller at %s again", self._address)
             self._refusal = None
         self._state = state
-        life = self._life = replace(life, known=state.known)
+        life = self._life = replace(life, node=replace(life.node, known=state.known))
         shown = state
         if not _is_alive(state, life):
-            shown = rules.without(state, life.node_id)
-            self._fence(life, replaced=life.node_id in state.nodes)
+            shown = rules.without(state, life.node.node_id)
+            self._fence(life, replaced=life.node.node_id in state.nodes)
         self._call_soon(partial(life.changed, shown))
         self._tell_decisions()
 
@@ -245,12 +217,13 @@ class RemoteController:
             reason = (
                 "another process has joined under its id" if replaced else "it was not heard of for too long"
             )
-            _logger.warning("node %s is fenced: %s", life.node_id, reason)
-            self._life = life.anew()
+            _logger.warning("node %s is fenced: %s", life.node.node_id, reason)
+            # others went on without it: it joins again, not clean
+            self._life = _Life(replace(life.node, clean=False), life.changed, wait_ms=life.wait_ms)
 
     # --- ISR
 
-    def propose_isr(self, change: IsrChange, decided: Decided) -> None:
+    def propose_isr(self, change: ChangeIsr, decided: WhenDecided) -> None:
         """Propose who is in sync; it is asked again until there is an answer, or the node is fenced."""
         proposal = _Proposal(change, decided)
         with self._lock:
@@ -261,12 +234,12 @@ class RemoteController:
         def answered(answer: Message | None) -> None:
             with self._lock:
                 proposal.under_way = False
-                if isinstance(answer, IsrDecided):
+                if isinstance(answer, Decided):
                     proposal.decision = answer
                     self._tell_decisions()
 
         proposal.under_way = True
-        request = ProposeIsr(proposal.change, self._cluster_id)
+        request = Submit(proposal.change, self._cluster_id)
         self._transport.request(self._address, request, answered, self._request_timeout_ms)
 
     def _propose_again(self) -> None:
@@ -281,7 +254,7 @@ class RemoteController:
             decision = one.decision
             if decision is not None and decision.version <= self._state.version:
                 self._proposals.remove(one)
-                self._call_soon(partial(one.decided, decision.counts))
+                self._call_soon(partial(one.decided, decision.refusal is None))
 
     # --- what callers ask for
 
@@ -290,9 +263,7 @@ class RemoteController:
         with self._lock:
             if self._life is not None:
                 return self._state
-        answer = self._ask(Heartbeat(NOBODY, 0, -1, 0))
-        assert isinstance(answer, ClusterNow)
-        return answer.state
+        return self._ask(Heartbeat(NOBODY, 0, -1, 0), ClusterNow).state
 
     def problem(self) -> CommitLogError | None:
         """Return why the node does not hear of new states; None if it does."""
@@ -304,35 +275,16 @@ class RemoteController:
     def _cluster_id(self) -> str:
         """The cluster that the node belongs to; "" without one, for then any will do."""
         life = self._life
-        return life.known.cluster_id if life is not None and life.known is not None else ""
+        return life.node.known.cluster_id if life is not None and life.node.known is not None else ""
 
-    def create_topic(
-        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
-    ) -> None:
-        """Create a topic, its replicas spread over the nodes that are alive."""
-        self._ask(CreateTopic(name, partitions, replication_factor, dict(config), self._cluster_id))
+    def submit(self, command: Submitted) -> int:
+        """Let a command be decided; returns the version of the state after it, or raises the refusal."""
+        decided = self._ask(Submit(command, self._cluster_id), Decided)
+        if decided.refusal is not None:
+            raise error_of(decided.refusal)
+        return decided.version
 
-    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
-        """Change settings of a topic, on all nodes."""
-        self._ask(AlterTopic(name, dict(changes), self._cluster_id))
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
-        self._ask(DeleteTopic(name, self._cluster_id))
-
-    def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a topic have so many partitions."""
-        self._ask(AddPartitions(name, partitions, self._cluster_id))
-
-    def reassign(self, name: TopicPartition, replicas: Sequence[int]) -> None:
-        """Move a partition to these nodes, while it is written."""
-        self._ask(Reassign(name, tuple(replicas), self._cluster_id))
-
-    def elect_preferred(self) -> None:
-        """Let the first replica of each partition lead, where it is in sync."""
-        self._ask(ElectPreferred(self._cluster_id))
-
-    def _ask(self, message: Message) -> Message:
+    def _ask(self, message: Message, expected: type[_Answer]) -> _Answer:
         """Ask, and wait for the answer; raises what it was refused with."""
         with self._lock:
             self._check_open()
@@ -350,6 +302,10 @@ class RemoteController:
             raise NoControllerError(f"{self._address} did not answer")
         if isinstance(answer, Refused):
             raise error_of(answer)
+        if not isinstance(answer, expected):
+            raise ProtocolError(
+                self._address, f"it answers {type(message).__name__} by {type(answer).__name__}"
+            )
         return answer
 
     def _check_open(self) -> None:
@@ -365,5 +321,5 @@ class RemoteController:
 
 
 def _is_alive(state: ClusterState, life: _Life) -> bool:
-    node = state.nodes.get(life.node_id)
+    node = state.nodes.get(life.node.node_id)
     return node is not None and node.incarnation == life.incarnation

@@ -15,22 +15,10 @@ from commitlog.errors import (
     WrongClusterError,
 )
 from commitlog.replication.cluster import ClusterState
-from commitlog.replication.control_messages import (
-    AddPartitions,
-    AlterTopic,
-    ClusterNow,
-    ElectPreferred,
-    Gone,
-    Heartbeat,
-    IsrDecided,
-    Join,
-    Joined,
-    Leave,
-    ProposeIsr,
-    Reassign,
-)
+from commitlog.replication.commands import JoinNode, RemoveNode
+from commitlog.replication.control_messages import ClusterNow, Heartbeat, Join, Joined
 from commitlog.replication.controllers.static import StaticController
-from commitlog.replication.messages import CreateTopic, DeleteTopic, Done, Message
+from commitlog.replication.messages import Decided, Message, Submit
 from commitlog.replication.ports import Reply, Transport
 from commitlog.replication.refusals import refused
 
@@ -121,65 +109,39 @@ class ControllerServer:
 
     def _check_cluster(self, message: Message) -> None:
         """Refuse a request that means another cluster, or a node that knows more than the controller."""
-        theirs, ours = getattr(message, "cluster_id", ""), self._controller.state().cluster_id
-        if theirs not in ("", ours):
-            raise WrongClusterError(theirs, ours)
-        if isinstance(message, Join | Heartbeat) and message.node_id >= 0:
-            self._controller.check(message.known)
+        ours = self._controller.state().cluster_id
+        match message:
+            case Submit(_, theirs) if theirs not in ("", ours):
+                raise WrongClusterError(theirs, ours)
+            case Join(node):
+                self._controller.check(node.known)
+            case Heartbeat(node_id, known=known) if node_id >= 0:
+                self._controller.check(known)
 
     def _answer(self, message: Message) -> Message:
-        controller = self._controller
         match message:
-            case Join():
-                return self._join(message)
-            case ProposeIsr(change):
-                return IsrDecided(*controller.decide_isr(change))
-            case Leave(node_id, incarnation):
-                self._check_alive(node_id, incarnation)
-                controller.start_leaving(node_id)
-            case Gone(node_id, incarnation):
-                controller.gone(node_id, incarnation)
-            case CreateTopic(name, partitions, replication_factor, config):
-                controller.create_topic(name, partitions, replication_factor, config)
-            case DeleteTopic(name):
-                controller.delete_topic(name)
-            case AlterTopic(name, changes):
-                controller.alter_topic(name, changes)
-            case AddPartitions(name, partitions):
-                controller.add_partitions(name, partitions)
-            case Reassign(partition, replicas):
-                controller.reassign(partition, replicas)
-            case ElectPreferred():
-                controller.elect_preferred()
+            case Join(node, token):
+                return self._join(node, token)
+            case Submit(command):
+                version, error = self._controller.decide(command)
+                return Decided(version, None if error is None else refused(error))
             case _:
                 raise ProtocolError("the controller", f"it is not asked for {type(message).__name__}")
-        return Done()
 
-    def _check_alive(self, node_id: int, incarnation: int) -> None:
-        node = self._controller.state().nodes.get(node_id)
-        if node is None or node.incarnation != incarnation:
-            raise StaleNodeError(node_id)
-
-    def _join(self, message: Join) -> Joined:
+    def _join(self, node: JoinNode, token: str) -> Joined:
         with self._lock:
-            attempts = self._attempts.setdefault(message.node_id, _Attempts())
-            session = self._sessions.get(message.node_id)
-            if attempts.tokens and attempts.tokens[-1] == message.token:
+            attempts = self._attempts.setdefault(node.node_id, _Attempts())
+            session = self._sessions.get(node.node_id)
+            if attempts.tokens and attempts.tokens[-1] == token:
                 if session is not None and session.incarnation == attempts.incarnation:
                     return Joined(attempts.incarnation, self._session_timeout_ms)
-            elif message.token in attempts.tokens:
-                raise StaleNodeError(message.node_id)
-            incarnation = self._controller.register(
-                message.node_id,
-                message.address,
-                clean=message.clean,
-                disk_id=message.disk_id,
-                known=message.known,
-            )
-            if message.token not in attempts.tokens:
-                attempts.tokens.append(message.token)
+            elif token in attempts.tokens:
+                raise StaleNodeError(node.node_id)
+            incarnation = self._controller.register(node)
+            if token not in attempts.tokens:
+                attempts.tokens.append(token)
             attempts.incarnation = incarnation
-            self._sessions[message.node_id] = _Session(incarnation, self._transport.now_ms())
+            self._sessions[node.node_id] = _Session(incarnation, self._transport.now_ms())
         return Joined(incarnation, self._session_timeout_ms)
 
     def _heartbeat(self, message: Heartbeat, reply: Reply) -> None:
@@ -225,7 +187,7 @@ class ControllerServer:
             one.reply(ClusterNow(self._state))
         for node_id, incarnation in missed.items():
             with suppress(StaleControllerError):  # it decides nothing any more, and has said so
-                self._controller.gone(node_id, incarnation)  # nothing happens if it has joined again
+                self._controller.submit(RemoveNode(node_id, incarnation))
 
     def _excuse(self, now_ms: int) -> None:
         """If this process was stopped for a while, nobody could be heard: that is not the nodes' fault."""

@@ -7,16 +7,22 @@ and a node that cannot be reached for `session_timeout_ms` is taken for gone. If
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from commitlog.errors import CommitLogError, StaleControllerError
 from commitlog.ids import new_id
-from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange, Known, Reign
-from commitlog.replication.ports import Changed, Decided
+from commitlog.replication.cluster import ClusterState, Reign
+from commitlog.replication.commands import (
+    ChangeIsr,
+    Command,
+    JoinNode,
+    LeaveNode,
+    RegisterNodes,
+    Submitted,
+)
+from commitlog.replication.ports import Changed, WhenDecided
 from commitlog.replication.transports.local import LocalNetwork
 
 CONTROLLER = "controller"  # its name on the network: network.partition("1", CONTROLLER) cuts a node off it
@@ -24,11 +30,9 @@ CONTROLLER = "controller"  # its name on the network: network.partition("1", CON
 
 @dataclass(slots=True)
 class _Session:
-    address: str
+    node: JoinNode
     changed: Changed
     seen_ms: int
-    disk_id: str = ""
-    known: Known | None = None
     told: ClusterState | None = None
     telling: bool = False
 
@@ -63,41 +67,27 @@ class SimulatedController:
         self._superseded = None
         for session in self._sessions.values():
             session.told = None
-            if self._hears(session) and self._network.reaches(session.address, CONTROLLER):
+            if self._hears(session) and self._network.reaches(session.node.address, CONTROLLER):
                 self._listens(session)
         if self._superseded is None:
             silent = [node_id for node_id in self._state.nodes if node_id not in self._sessions]
-            self._set(rules.gone(self._state, *silent))
+            self._lose(silent)
 
-    def join(
-        self,
-        node_id: int,
-        address: str,
-        *,
-        clean: bool,
-        changed: Changed,
-        disk_id: str = "",
-        known: Known | None = None,
-    ) -> int:
+    def join(self, node: JoinNode, changed: Changed) -> int:
         """Make a node known as alive; returns its incarnation."""
-        session = _Session(address, changed, self._network.now_ms(), disk_id, known)
+        session = _Session(node, changed, self._network.now_ms())
         if not self._listens(session):
-            raise self._superseded or self._state.refusal(known) or AssertionError
-        self._sessions[node_id] = session
-        self._join(node_id, session, clean)
-        return self._state.nodes[node_id].incarnation
-
-    def _join(self, node_id: int, session: _Session, clean: bool) -> None:
-        disk_id, known = session.disk_id, session.known
-        self._set(
-            rules.joined(self._state, node_id, session.address, clean=clean, disk_id=disk_id, known=known)
-        )
+            raise self._superseded or self._state.refusal(node.known) or AssertionError
+        self._sessions[node.node_id] = session
+        self._apply(node)
+        return self._state.nodes[node.node_id].incarnation
 
     def _listens(self, session: _Session) -> bool:
         """Say whether this controller is one for a node; if the node knows more, it is one for nobody."""
-        refusal = self._state.refusal(session.known)
-        if session.known is not None and self._state.is_older_than(session.known):
-            self._superseded = StaleControllerError(session.known.version, self._state.version)
+        known = session.node.known
+        refusal = self._state.refusal(known)
+        if known is not None and self._state.is_older_than(known):
+            self._superseded = StaleControllerError(known.version, self._state.version)
         return refusal is None and self._superseded is None
 
     def problem(self) -> CommitLogError | None:
@@ -106,20 +96,24 @@ class SimulatedController:
 
     def leave(self, node_id: int, timeout_ms: int) -> bool:
         """Hand over what a node leads; drives the network until that is done, or takes too long."""
-        self._set(rules.leaving(self._state, node_id))
+        node = self._state.nodes.get(node_id)
+        if node is None:
+            return True
+        self._apply(LeaveNode(node_id, node.incarnation))
         return self._network.run_until(lambda: rules.handed_over(self._state, node_id), timeout_ms)
 
     def gone(self, node_id: int) -> None:
         """Forget a node that stops."""
         self._sessions.pop(node_id, None)
-        self._set(rules.gone(self._state, node_id))
+        self._lose([node_id])
 
-    def propose_isr(self, change: IsrChange, decided: Decided) -> None:
+    def propose_isr(self, change: ChangeIsr, decided: WhenDecided) -> None:
         """Decide on a proposal when it has come, and tell so when that has gone back."""
         session = self._sessions.get(change.leader)
-        if session is None or not self._network.reaches(session.address, CONTROLLER):
+        if session is None or not self._network.reaches(session.node.address, CONTROLLER):
             return
-        cluster_id = None if session.known is None else session.known.cluster_id
+        known = session.node.known
+        cluster_id = None if known is None else known.cluster_id
 
         def decide() -> None:
             if self._superseded is not None or cluster_id != self._state.cluster_id:
@@ -137,31 +131,9 @@ class SimulatedController:
         """Return the newest state."""
         return self._state
 
-    def create_topic(
-        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
-    ) -> None:
-        """Create a topic, its replicas spread over the nodes that are alive."""
-        self._set(rules.topic_created(self._state, name, partitions, replication_factor, config, new_id()))
-
-    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
-        """Change settings of a topic, on all nodes."""
-        self._set(rules.topic_altered(self._state, name, changes))
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
-        self._set(rules.topic_deleted(self._state, name))
-
-    def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a topic have so many partitions."""
-        self._set(rules.partitions_added(self._state, name, partitions))
-
-    def reassign(self, name: TopicPartition, replicas: Sequence[int]) -> None:
-        """Move a partition to these nodes."""
-        self._set(rules.reassigned(self._state, name, replicas))
-
-    def elect_preferred(self) -> None:
-        """Let the first replica of each partition lead, where it is in sync."""
-        self._set(rules.preferred_elected(self._state))
+    def submit(self, command: Submitted) -> int:
+        """Let a command be decided at once; returns the version after it, or raises why it is refused."""
+        return self._apply(command).version
 
     def close(self) -> None:
         """Tell nobody anything any more."""
@@ -169,23 +141,29 @@ class SimulatedController:
 
     # --- what takes its time ------------------------------------------------------------------------
 
-    def _decide(self, change: IsrChange) -> bool:
+    def _decide(self, change: ChangeIsr) -> bool:
         try:
-            self._set(rules.isr_changed(self._state, change))
+            self._apply(change)
         except CommitLogError:
             return False
         return True
 
-    def _set(self, state: ClusterState) -> None:
+    def _lose(self, node_ids: Iterable[int]) -> None:
+        alive = rules.alive(self._state)
+        self._apply(RegisterNodes({key: one for key, one in alive.items() if key not in node_ids}))
+
+    def _apply(self, command: Command) -> ClusterState:
         if self._superseded is not None:
             raise self._superseded
-        before, self._state = self._state, state
+        before, state = self._state, rules.apply(self._state, command)
         if state is before:
-            return
+            return state
+        self._state = state
         for watch in self.watchers:
             watch(before, state)
         for node_id in self._sessions:
             self._tell_soon(node_id)
+        return state
 
     def _tell_soon(self, node_id: int) -> None:
         session = self._sessions[node_id]
@@ -198,11 +176,14 @@ class SimulatedController:
         if self._sessions.get(node_id) is not session or session.told is self._state:
             return
         if self._hears(session) and self._listens(session):
-            session.told, session.known = self._state, self._state.known
+            session.told = self._state
+            session.node = replace(session.node, known=self._state.known)
             session.changed(self._state)
 
     def _hears(self, session: _Session) -> bool:
-        return self._network.alive(session.address) and self._network.reaches(CONTROLLER, session.address)
+        return self._network.alive(session.node.address) and self._network.reaches(
+            CONTROLLER, session.node.address
+        )
 
     def _beat(self) -> None:
         """Notice who is gone and who is back, and tell again what did not get through."""
@@ -210,18 +191,20 @@ class SimulatedController:
         now_ms = self._network.now_ms()
         expired = []
         for node_id, session in list(self._sessions.items()):
-            if self._network.alive(session.address) and self._network.reaches(session.address, CONTROLLER):
+            if self._network.alive(session.node.address) and self._network.reaches(
+                session.node.address, CONTROLLER
+            ):
                 if not self._listens(session):
                     continue
                 session.seen_ms = now_ms
                 if node_id not in self._state.nodes:
-                    self._join(node_id, session, self._rejoins_clean)
+                    self._apply(replace(session.node, clean=self._rejoins_clean))
             elif now_ms - session.seen_ms >= self._session_timeout_ms and node_id in self._state.nodes:
                 expired.append(node_id)
         if self._superseded is not None:
             return
         if expired:
-            self._set(rules.gone(self._state, *expired))
+            self._lose(expired)
         for node_id, session in self._sessions.items():
             if session.told is not self._state:
                 self._tell_soon(node_id)

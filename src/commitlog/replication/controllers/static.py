@@ -6,24 +6,22 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Self
 
 from commitlog import files
 from commitlog.errors import ClosedError, CommitLogError, NoControllerError, StaleControllerError
 from commitlog.ids import new_id
 from commitlog.locks import LogLock
-from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange, Known, Reign
+from commitlog.replication.cluster import ClusterState, Known, Reign
+from commitlog.replication.commands import ChangeIsr, Command, JoinNode, LeaveNode, RegisterNodes, RemoveNode
 from commitlog.replication.controllers.notifier import CallingThread, CallSoon, Listeners
 from commitlog.replication.controllers.stored import StoredState, read_state_file, write_state_file
-from commitlog.replication.ports import Changed, Decided
+from commitlog.replication.ports import Changed, Decision, WhenDecided
 
 _FILE = "cluster.json"
 _logger = logging.getLogger("commitlog.replication")
-
-Rule = Callable[[ClusterState], ClusterState]
 
 
 class StaticController:
@@ -70,7 +68,7 @@ class StaticController:
         try:
             found = read_state_file(path) or StoredState(ClusterState(cluster_id=new_id(), reigns=()))
             state = rules.begun(found.state, new_id(), found.state.epoch + 1, found.state.version + 1)
-            state = state if keep_nodes else rules.gone(state, *state.nodes)
+            state = state if keep_nodes else rules.apply(state, RegisterNodes({}))
             superseded = None if accept_older else found.superseded
             if superseded != found.superseded:
                 state = rules.epochs_raised(state)
@@ -87,32 +85,19 @@ class StaticController:
 
     # --- nodes
 
-    def join(
-        self,
-        node_id: int,
-        address: str,
-        *,
-        clean: bool,
-        changed: Changed,
-        disk_id: str = "",
-        known: Known | None = None,
-    ) -> int:
+    def join(self, node: JoinNode, changed: Changed) -> int:
         """Make a node of this process known as alive; returns its incarnation."""
         with self._changing:
-            incarnation = self.register(node_id, address, clean=clean, disk_id=disk_id, known=known)
-            self._listeners.add(node_id, changed)
+            incarnation = self.register(node)
+            self._listeners.add(node.node_id, changed)
         return incarnation
 
-    def register(
-        self, node_id: int, address: str, *, clean: bool, disk_id: str = "", known: Known | None = None
-    ) -> int:
-        """Make a node of another process known as alive."""
+    def register(self, node: JoinNode) -> int:
+        """Make a node of another process known as alive; returns its incarnation."""
         with self._changing:
-            self.check(known)
-            state = self._change(
-                lambda state: rules.joined(state, node_id, address, clean=clean, disk_id=disk_id, known=known)
-            )
-        return state.nodes[node_id].incarnation
+            self.check(node.known)
+            self.submit(node)
+            return self._state.nodes[node.node_id].incarnation
 
     def check(self, known: Known | None) -> None:
         """Raise if a node that knows this state must not listen to this controller.
@@ -133,23 +118,22 @@ class StaticController:
 
     def leave(self, node_id: int, timeout_ms: int) -> bool:
         """Hand over what a node leads; False if no replica came in sync in time to take it all."""
-        self.start_leaving(node_id)
         with self._changing:
+            node = self._state.nodes.get(node_id)
+            if node is None:
+                return True
+            self.submit(LeaveNode(node_id, node.incarnation))
             return self._changing.wait_for(
                 lambda: self._closed or rules.handed_over(self._state, node_id), timeout_ms / 1000
             )
 
-    def start_leaving(self, node_id: int) -> None:
-        """Hand over what can be handed over now, and the rest as soon as it can be."""
-        self._change(lambda state: rules.leaving(state, node_id))
-
-    def gone(self, node_id: int, incarnation: int | None = None) -> None:
-        """Forget a node that stops; if an incarnation is given, only that life of it."""
+    def gone(self, node_id: int) -> None:
+        """Forget a node that stops."""
         with self._changing:
+            self._listeners.remove(node_id)
             node = self._state.nodes.get(node_id)
-            if incarnation is None or (node is not None and node.incarnation == incarnation):
-                self._listeners.remove(node_id)
-                self._change(lambda state: rules.gone(state, node_id))
+            if node is not None:
+                self.submit(RemoveNode(node_id, node.incarnation))
 
     def is_local(self, node_id: int) -> bool:
         """Say whether a node joined in this process."""
@@ -157,54 +141,19 @@ class StaticController:
 
     # --- what is to be
 
-    def propose_isr(self, change: IsrChange, decided: Decided) -> None:
-        """Propose who is in sync; `decided` is told once the proposer has been told the state."""
+    def propose_isr(self, change: ChangeIsr, decided: WhenDecided) -> None:
+        """Propose who is in sync; `decided` is called once the proposer has heard of the state."""
 
         def decide() -> None:
             with contextlib.suppress(StaleControllerError):  # then nothing is ever decided
-                counts, _ = self.decide_isr(change)
+                counts = self.decide(change).error is None
                 self._call_soon(lambda: decided(counts))
 
         self._call_soon(decide)
 
-    def decide_isr(self, change: IsrChange) -> tuple[bool, int]:
-        """Say whether a proposal counts, and by which version of the state that was decided."""
-        with self._changing:
-            try:
-                return True, self._change(lambda state: rules.isr_changed(state, change)).version
-            except (NoControllerError, ClosedError, StaleControllerError):
-                raise  # not decided
-            except CommitLogError:
-                return False, self._state.version
-
-    def create_topic(
-        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
-    ) -> None:
-        """Create a topic, its replicas spread over the nodes that are alive."""
-        topic_id = new_id()
-        self._change(
-            lambda state: rules.topic_created(state, name, partitions, replication_factor, config, topic_id)
-        )
-
-    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
-        """Change settings of a topic, on all nodes."""
-        self._change(lambda state: rules.topic_altered(state, name, changes))
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
-        self._change(lambda state: rules.topic_deleted(state, name))
-
-    def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a topic have so many partitions."""
-        self._change(lambda state: rules.partitions_added(state, name, partitions))
-
-    def reassign(self, name: TopicPartition, replicas: Sequence[int]) -> None:
-        """Move a partition to these nodes, while it is written."""
-        self._change(lambda state: rules.reassigned(state, name, replicas))
-
-    def elect_preferred(self) -> None:
-        """Let the first replica of each partition lead, where it is in sync."""
-        self._change(rules.preferred_elected)
+    def submit(self, command: Command) -> int:
+        """Let a command be decided; returns the version of the state after it, or raises the refusal."""
+        return self.decide(command).version_or_raise()
 
     # --- the state
 
@@ -225,7 +174,8 @@ class StaticController:
         """Tell somebody of every state who is no node; ids below 0 are free for that."""
         self._listeners.add(listener_id, changed)
 
-    def _change(self, rule: Rule) -> ClusterState:
+    def decide(self, command: Command) -> Decision:
+        """Return what becomes of a command; raises if this controller decides nothing any more."""
         with self._changing:
             if self._closed:
                 raise ClosedError("the controller")
@@ -233,13 +183,16 @@ class StaticController:
                 raise self._unkept()
             if self._superseded is not None:
                 raise self._superseded
-            after = rule(self._state)
+            try:
+                after = rules.apply(self._state, command)
+            except CommitLogError as error:
+                return Decision(self._state.version, error)
             if after is not self._state:
                 self._store(StoredState(after))
                 self._state = after
                 self._listeners.tell(after)
                 self._changing.notify_all()
-            return after
+            return Decision(after.version, None)
 
     def _store(self, stored: StoredState) -> None:
         """Make a state durable before anybody hears of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commitlog.replication.cluster import IsrChange
+from commitlog.replication.commands import ChangeIsr
 from commitlog.replication.messages import Data
 
 
@@ -19,7 +19,7 @@ class Advance:
 class Propose:
     """Propose an ISR to the controller."""
 
-    change: IsrChange
+    change: ChangeIsr
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from typing import Any
 from commitlog.errors import FencedEpochError, OffsetOutOfRangeError, UnknownEpochError
 from commitlog.partitions.epochs import NO_EPOCH
 from commitlog.record import TopicPartition
-from commitlog.replication.cluster import IsrChange, NodeState, PartitionState
+from commitlog.replication.cluster import NodeState, PartitionState
+from commitlog.replication.commands import ChangeIsr
 from commitlog.replication.core.effects import Advance, LeaderEffect, Propose
 from commitlog.replication.core.progress import Progress
 from commitlog.replication.core.replica_log import ReplicaLog, ReplicaSlice
@@ -46,7 +47,7 @@ class Leader:
         self._log = log
         self._config = config
         self._version = state.version
-        self._undecided: list[IsrChange] = []  # of this version; the last one is waited for
+        self._undecided: list[ChangeIsr] = []  # of this version; the last one is waited for
         self._propose_after_ms = now_ms
         self._starts_told: dict[tuple[int, int], int] = {}  # by node and incarnation
         self.progress = Progress(
@@ -109,7 +110,7 @@ class Leader:
         high_watermark = self.progress.advanced(before, self._log.next_offset, now_ms)
         return (Advance(high_watermark),) if high_watermark > before else ()
 
-    def decided(self, change: IsrChange, counts: bool, now_ms: int) -> None:
+    def decided(self, change: ChangeIsr, counts: bool, now_ms: int) -> None:
         """Take in what became of a proposal. Until the state tells of one that counts, it stays counted."""
         if change not in self._undecided or counts:
             return
@@ -120,7 +121,7 @@ class Leader:
 
     def _propose(self, isr: tuple[int, ...], now_ms: int) -> Propose:
         incarnations = self.progress.incarnations(isr)
-        change = IsrChange(
+        change = ChangeIsr(
             self.name, self._topic_id, self._node_id, self.epoch, self._version, isr, incarnations
         )
         self._undecided.append(change)

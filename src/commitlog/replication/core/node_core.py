@@ -27,7 +27,8 @@ from commitlog.errors import (
 )
 from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange, Known, PartitionState, TopicState
+from commitlog.replication.cluster import ClusterState, Known, PartitionState, TopicState
+from commitlog.replication.commands import ChangeIsr, JoinNode
 from commitlog.replication.core.acks import Acknowledged, Acknowledgements, Awaited
 from commitlog.replication.core.fetches import Fetching
 from commitlog.replication.core.repeated_warnings import RepeatedWarnings
@@ -130,14 +131,8 @@ class NodeCore:
             self._apply(rules.without(kept, self.node_id), is_kept=True)
         address = self._transport.serve(self.handle)
         try:
-            self.incarnation = self._controller.join(
-                self.node_id,
-                address,
-                clean=clean,
-                changed=self.changed,
-                disk_id=self._store.disk_id,
-                known=self._known,
-            )
+            joining = JoinNode(self.node_id, address, clean, self._store.disk_id, self._known)
+            self.incarnation = self._controller.join(joining, self.changed)
         except NoControllerError as error:
             _logger.warning("node %d has not joined yet, and goes on trying: %s", self.node_id, error)
         self._transport.call_every(self._config.tick_ms, self.tick)
@@ -380,7 +375,7 @@ class NodeCore:
         one: PartitionState,
         state: ClusterState,
         leader: int | None,
-    ) -> IsrChange | None:
+    ) -> ChangeIsr | None:
         """Return the proposal that another one leads what cannot be opened here; None if nobody can."""
         lives = {
             other: state.nodes[other].incarnation
@@ -390,7 +385,7 @@ class NodeCore:
         if leader != self.node_id or not lives:
             return None
         epoch, version = one.leader_epoch, one.version
-        return IsrChange(name, topic.topic_id, self.node_id, epoch, version, tuple(lives), lives)
+        return ChangeIsr(name, topic.topic_id, self.node_id, epoch, version, tuple(lives), lives)
 
     # --- what cannot be done now ----------------------------------------------------------------------
 
@@ -459,7 +454,7 @@ class NodeCore:
             if name in self._acks:
                 self._settle_acks(name)
 
-    def _decided(self, change: IsrChange, counts: bool) -> None:
+    def _decided(self, change: ChangeIsr, counts: bool) -> None:
         with self._lock:
             if self._applying:
                 return  # by a state that another thread may yet have to take in: as if it had been lost

@@ -17,7 +17,8 @@ from typing import Any
 
 from commitlog.errors import FencedEpochError, NotLeaderError, PartitionFailedError, TopicReplacedError
 from commitlog.record import TopicPartition
-from commitlog.replication.cluster import IsrChange, NodeState, PartitionState, TopicState
+from commitlog.replication.cluster import NodeState, PartitionState, TopicState
+from commitlog.replication.commands import ChangeIsr
 from commitlog.replication.core.effects import (
     Advance,
     AppendBatches,
@@ -41,7 +42,7 @@ class Outcome:
     """What is left to do once a replica has done its part."""
 
     news: bool = False  # for held fetches and for who waits for an acknowledgement
-    proposal: IsrChange | None = None
+    proposal: ChangeIsr | None = None
 
 
 NOTHING, NEWS = Outcome(), Outcome(news=True)
@@ -151,7 +152,7 @@ class Replica:
         backoff_ms = self._config.replica_fetch_backoff_ms
         self._role = Follower(self.name, self.topic_id, log, leader, leader_epoch, backoff_ms)
 
-    def decided(self, change: IsrChange, counts: bool, now_ms: int) -> None:
+    def decided(self, change: ChangeIsr, counts: bool, now_ms: int) -> None:
         """Take in what became of a proposal."""
         with self._lock:
             if isinstance(self._role, Leader) and self._role.epoch == change.leader_epoch:
@@ -271,7 +272,7 @@ class Replica:
         return Outcome(moved, _proposal(effects))
 
 
-def _proposal(effects: tuple[LeaderEffect | FollowerEffect, ...]) -> IsrChange | None:
+def _proposal(effects: tuple[LeaderEffect | FollowerEffect, ...]) -> ChangeIsr | None:
     for effect in effects:
         if isinstance(effect, Propose):
             return effect.change

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from commitlog.errors import (
     ClosedError,
@@ -26,22 +26,22 @@ from commitlog.partitions.reader import LogReader
 from commitlog.partitions.state import now_ms
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
+from commitlog.replication.commands import Administrative
 from commitlog.replication.messages import (
     NO_DATA,
     Append,
     Appended,
-    CreateTopic,
     Data,
-    DeleteTopic,
+    Decided,
     Describe,
     Described,
     DescribedTopic,
-    Done,
     FindOffset,
     FoundOffset,
     Message,
     Read,
     ReadBatches,
+    Submit,
 )
 from commitlog.replication.ports import Reply
 from commitlog.replication.refusals import refused
@@ -77,13 +77,8 @@ class Host(Protocol):
     ) -> None:
         """Call `done` once all in-sync replicas have what is below end_offset, or with an error."""
 
-    def create_topic(
-        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
-    ) -> None:
-        """Create a topic."""
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
+    def submit(self, command: Administrative) -> int:
+        """Let a command be decided; returns the version of the state after it, or raises the refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +133,15 @@ class ClientService:
                 return FoundOffset(partition.offset_for_timestamp(timestamp))
             case Describe(names):
                 return described(self._host.state(), names)
-            case CreateTopic(name, partitions, replication_factor, config):
-                self._check_cluster(message.cluster_id)
-                self._host.create_topic(name, partitions, replication_factor, config)
-            case DeleteTopic(name):
-                self._check_cluster(message.cluster_id)
-                self._host.delete_topic(name)
+            case Submit(command, theirs) if isinstance(command, Administrative):
+                ours = self._host.state().cluster_id
+                if theirs not in ("", ours):
+                    raise WrongClusterError(theirs, ours)
+                return Decided(self._host.submit(command))
+            case Submit(command):
+                raise ProtocolError("", f"{type(command).__name__} is for the controller")
             case _:
                 raise ProtocolError("", f"{type(message).__name__} is not answered here")
-        return Done()
-
-    def _check_cluster(self, theirs: str) -> None:
-        ours = self._host.state().cluster_id
-        if theirs not in ("", ours):
-            raise WrongClusterError(theirs, ours)
 
     # --- appending
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from commitlog.config import TopicConfig
-from commitlog.errors import ConfigError, TopicExistsError, UnknownTopicError
+from commitlog.errors import ConfigError, UnknownTopicError
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
-from commitlog.replication.messages import CreateTopic, DeleteTopic, Message
+from commitlog.replication.commands import CreateTopic, DeleteTopic
+from commitlog.replication.messages import Message, Submit
 from commitlog.replication.remote.remote_partition import Acks, RemotePartition
 from commitlog.replication.remote.router import Deadline, ReadFrom, Router
 from commitlog.replication.transports.opener import split_address
@@ -88,12 +89,8 @@ class RemoteLog:
         """Create a topic, and return it once all its partitions have a leader."""
         settings = config.overrides() if isinstance(config, TopicConfig) else dict(config or {})
         deadline = self._router.deadline()
-        asked = _Asked(CreateTopic(name, partitions, replication_factor, settings, self._router.cluster_id))
-        try:
-            self._router.ask_any(asked, name, deadline)
-        except TopicExistsError:
-            if asked.count == 1:  # otherwise it may be ours, of which only the answer was lost
-                raise
+        submit = Submit(CreateTopic(name, partitions, replication_factor, settings), self._router.cluster_id)
+        self._router.ask_any(lambda try_ms: submit, name, deadline)
         self._wait_for_leaders(name, deadline)
         return self.topic(name)
 
@@ -111,29 +108,23 @@ class RemoteLog:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
-        asked = _Asked(DeleteTopic(name, self._router.cluster_id))
+        submit, attempts = Submit(DeleteTopic(name), self._router.cluster_id), 0
+
+        def attempt(try_ms: int) -> Message:
+            nonlocal attempts
+            attempts += 1
+            return submit
+
         try:
-            self._router.ask_any(asked, name, self._router.deadline())
+            self._router.ask_any(attempt, name, self._router.deadline())
         except UnknownTopicError:
-            if asked.count == 1:
+            if attempts == 1:  # otherwise it may be deleted, and only the answer was lost
                 raise
         self._router.forget(name)
 
     def close(self) -> None:
         """End all connections. Closing twice is fine."""
         self._router.close()
-
-
-class _Asked:
-    """Makes a request, and counts how often."""
-
-    def __init__(self, message: Message) -> None:
-        self._message = message
-        self.count = 0
-
-    def __call__(self, try_ms: int) -> Message:
-        self.count += 1
-        return self._message
 
 
 class RemoteTopic(PartitionedTopic[RemotePartition]):

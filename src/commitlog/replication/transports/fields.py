@@ -5,8 +5,9 @@ What is wrong is a ValueError here; wire.py says of which message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from types import UnionType
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from commitlog.record import TopicPartition
 from commitlog.replication.messages import Bytes, Data
@@ -152,4 +153,40 @@ def listed(make: type, **codecs: Codec) -> Codec:
     return Codec(
         lambda value, data: row.pack([getattr(value, name) for name in names], data),
         lambda raw, left: make(*row.unpack(raw, left)),
+    )
+
+
+_TYPES: dict[Any, Codec] = {int: INT, str: TEXT, bool: FLAG, Any: SCALAR, TopicPartition: NAME}
+
+
+def derived(make: type) -> Codec:
+    """Return how an object looks whose fields have no other limits than their types."""
+    return fields(make, **{name: _typed(hint) for name, hint in get_type_hints(make).items()})
+
+
+def _typed(hint: Any) -> Codec:
+    if hint in _TYPES:
+        return _TYPES[hint]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is tuple:  # tuple[X, ...]
+        return several(_typed(arguments[0]))
+    if origin is Mapping:
+        return mapping(*map(_typed, arguments))
+    if origin is UnionType:  # X | None
+        return optional(_typed(arguments[0]))
+    return derived(hint)
+
+
+def named(*kinds: type) -> Codec:
+    """Return how an object of one of these kinds looks: a list of its kind's name and itself."""
+    codecs = {kind.__name__: derived(kind) for kind in kinds}
+
+    def unpack(raw: Any, left: Left) -> Any:
+        name, value = _listed(raw) if len(_listed(raw)) == 2 else (None, None)
+        if type(name) is not str or name not in codecs:
+            raise ValueError(f"{raw!r:.80} is none of {', '.join(codecs)}")
+        return codecs[name].unpack(value, left)
+
+    return Codec(
+        lambda value, data: [type(value).__name__, codecs[type(value).__name__].pack(value, data)], unpack
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from crc32c import crc32c
 
@@ -17,7 +17,6 @@ from commitlog.errors import FrameTooLargeError, ProtocolError
 from commitlog.replication.cluster import (
     ClusterState,
     Deletion,
-    IsrChange,
     Known,
     Member,
     NodeState,
@@ -25,30 +24,16 @@ from commitlog.replication.cluster import (
     Reign,
     TopicState,
 )
-from commitlog.replication.control_messages import (
-    AddPartitions,
-    AlterTopic,
-    ClusterNow,
-    ElectPreferred,
-    Gone,
-    Heartbeat,
-    IsrDecided,
-    Join,
-    Joined,
-    Leave,
-    ProposeIsr,
-    Reassign,
-)
+from commitlog.replication.commands import Submitted
+from commitlog.replication.control_messages import ClusterNow, Heartbeat, Join, Joined
 from commitlog.replication.messages import (
     Append,
     Appended,
-    CreateTopic,
     Data,
-    DeleteTopic,
+    Decided,
     Describe,
     Described,
     DescribedTopic,
-    Done,
     EpochEnd,
     Fetch,
     Fetched,
@@ -60,6 +45,7 @@ from commitlog.replication.messages import (
     Read,
     ReadBatches,
     Refused,
+    Submit,
 )
 from commitlog.replication.transports.fields import (
     ACKS,
@@ -73,14 +59,16 @@ from commitlog.replication.transports.fields import (
     TEXT,
     Codec,
     Left,
+    derived,
     fields,
     listed,
     mapping,
+    named,
     optional,
     several,
 )
 
-VERSION = 2
+VERSION = 3
 REQUEST, ANSWER = 0, 1
 # size of the whole frame, version, kind, role, a zero, request_id, size of the header, checksum
 _HEAD = Struct("<IBBBBQI")
@@ -185,13 +173,9 @@ def from_bytes(raw: bytes, address: str, max_frame_bytes: int = 100 << 20) -> tu
 # --- messages ----------------------------------------------------------------------------------------
 
 _REFUSED = fields(Refused, error=TEXT, fields=several(NESTED))
-_EPOCH_END = fields(EpochEnd, epoch=INT, end_offset=INT)
-_FETCH_PART = fields(
-    FetchPart, name=NAME, topic_id=TEXT, leader_epoch=INT, offset=INT, last_epoch=INT, high_watermark=INT,
-)  # fmt: skip
 _FETCHED_PART = fields(
     FetchedPart, name=NAME, leader_epoch=INT, offset=INT, refusal=optional(_REFUSED), high_watermark=INT,
-    start_offset=INT, diverging=optional(_EPOCH_END), segment_base=INT, data=DATA,
+    start_offset=INT, diverging=optional(derived(EpochEnd)), segment_base=INT, data=DATA,
 )  # fmt: skip
 _CONFIG = mapping(TEXT, SCALAR)
 _NODES = several(INT)
@@ -200,62 +184,57 @@ _DESCRIBED_TOPIC = fields(
     leader_epochs=several(INT), replicas=several(_NODES), isr=several(_NODES),
 )  # fmt: skip
 
-_NODE = fields(NodeState, node_id=INT, address=TEXT, incarnation=INT, leaving=FLAG)
 _PARTITION = listed(
     PartitionState, replicas=_NODES, isr=_NODES, leader=optional(INT), leader_epoch=INT, version=INT,
     target=optional(_NODES), awaits=optional(TEXT),
 )  # fmt: skip
 _TOPIC = fields(TopicState, topic_id=TEXT, config=_CONFIG, partitions=several(_PARTITION))
-_KNOWN = fields(Known, cluster_id=TEXT, reign_id=TEXT, version=INT)
 _CLUSTER = fields(
-    ClusterState, nodes=mapping(INT, _NODE), topics=mapping(TEXT, _TOPIC), epoch=INT, version=INT,
-    cluster_id=TEXT, reigns=several(listed(Reign, reign_id=TEXT, first_version=INT)),
+    ClusterState, nodes=mapping(INT, derived(NodeState)), topics=mapping(TEXT, _TOPIC), epoch=INT,
+    version=INT, cluster_id=TEXT, reigns=several(listed(Reign, reign_id=TEXT, first_version=INT)),
     members=mapping(INT, listed(Member, disk_id=TEXT, heard_version=INT, joined_version=INT)),
     deleted=mapping(TEXT, listed(Deletion, name=TEXT, version=INT)),
 )  # fmt: skip
-_ISR_CHANGE = fields(
-    IsrChange, name=NAME, topic_id=TEXT, leader=INT, leader_epoch=INT, version=INT, isr=_NODES,
-    incarnations=mapping(INT, INT),
-)  # fmt: skip
+_COMMAND = named(*get_args(Submitted))
 
 KINDS: dict[int, tuple[type, Codec]] = {
     1: (Refused, _REFUSED),
-    2: (Done, fields(Done)),
+    2: (Decided, fields(Decided, version=INT, refusal=optional(_REFUSED))),
     3: (Fetch, fields(
         Fetch, node_id=INT, incarnation=INT, max_bytes=COUNT, max_wait_ms=COUNT,
-        parts=several(_FETCH_PART))),
+        parts=several(derived(FetchPart)))),
     4: (Fetched, fields(Fetched, parts=several(_FETCHED_PART))),
-    5: (Describe, fields(Describe, topics=several(TEXT))),
+    5: (Describe, derived(Describe)),
     6: (Described, fields(
         Described, cluster_id=TEXT, version=INT, nodes=mapping(INT, TEXT), topics=several(_DESCRIBED_TOPIC))),
-    7: (CreateTopic, fields(
-        CreateTopic, name=TEXT, partitions=COUNT, replication_factor=COUNT, config=_CONFIG,
-        cluster_id=TEXT)),
-    8: (DeleteTopic, fields(DeleteTopic, name=TEXT, cluster_id=TEXT)),
+    7: (Submit, fields(Submit, command=_COMMAND, cluster_id=TEXT)),
     9: (Append, fields(
         Append, name=NAME, topic_id=TEXT, acks=ACKS, timeout_ms=COUNT, data=DATA, sync=FLAG)),
-    10: (Appended, fields(Appended, start=INT, end=INT)),
+    10: (Appended, derived(Appended)),
     11: (Read, fields(
         Read, name=NAME, topic_id=TEXT, offset=INT, max_bytes=COUNT, max_wait_ms=COUNT, any_replica=FLAG)),
     12: (ReadBatches, fields(
         ReadBatches, start_offset=INT, next_offset=INT, high_watermark=INT, durable_offset=INT,
         end_offset=INT, data=DATA)),
-    13: (FindOffset, fields(FindOffset, name=NAME, topic_id=TEXT, timestamp=INT)),
-    14: (FoundOffset, fields(FoundOffset, offset=optional(INT))),
-    15: (Join, fields(
-        Join, node_id=INT, address=TEXT, clean=FLAG, token=TEXT, disk_id=TEXT, known=optional(_KNOWN))),
+    13: (FindOffset, derived(FindOffset)),
+    14: (FoundOffset, derived(FoundOffset)),
+    15: (Join, derived(Join)),
     16: (Joined, fields(Joined, incarnation=INT, session_timeout_ms=COUNT)),
     17: (Heartbeat, fields(
-        Heartbeat, node_id=INT, incarnation=INT, version=INT, max_wait_ms=COUNT, known=optional(_KNOWN))),
+        Heartbeat, node_id=INT, incarnation=INT, version=INT, max_wait_ms=COUNT,
+        known=optional(derived(Known)))),
     18: (ClusterNow, fields(ClusterNow, state=_CLUSTER)),
-    19: (Leave, fields(Leave, node_id=INT, incarnation=INT, cluster_id=TEXT)),
-    20: (Gone, fields(Gone, node_id=INT, incarnation=INT, cluster_id=TEXT)),
-    21: (ProposeIsr, fields(ProposeIsr, change=_ISR_CHANGE, cluster_id=TEXT)),
-    22: (IsrDecided, fields(IsrDecided, counts=FLAG, version=INT)),
-    23: (AddPartitions, fields(AddPartitions, name=TEXT, partitions=COUNT, cluster_id=TEXT)),
-    24: (Reassign, fields(Reassign, name=NAME, replicas=_NODES, cluster_id=TEXT)),
-    25: (ElectPreferred, fields(ElectPreferred, cluster_id=TEXT)),
-    26: (AlterTopic, fields(AlterTopic, name=TEXT, changes=_CONFIG, cluster_id=TEXT)),
 }  # fmt: skip
 _BY_KIND = {kind: (one.__name__, codec) for kind, (one, codec) in KINDS.items()}
 _BY_CLASS: dict[type, tuple[int, Codec]] = {one: (kind, codec) for kind, (one, codec) in KINDS.items()}
+
+
+def command_to_json(command: Submitted) -> Any:
+    """Return a command as it looks in a Submit, for others who keep or send it."""
+    return _COMMAND.pack(command, [])
+
+
+def command_from_json(raw: Any) -> Submitted:
+    """Return the command that command_to_json() packed; ValueError if it is none."""
+    command: Submitted = _COMMAND.unpack(raw, Left(memoryview(b"")))
+    return command

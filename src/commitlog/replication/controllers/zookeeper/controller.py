@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,11 +20,11 @@ from commitlog.errors import (
     StaleControllerError,
     WrongClusterError,
 )
-from commitlog.record import TopicPartition
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, IsrChange, Known
+from commitlog.replication.cluster import ClusterState
+from commitlog.replication.commands import ChangeIsr, JoinNode, LeaveNode, Submitted
 from commitlog.replication.controllers.notifier import CallingThread, CallSoon
-from commitlog.replication.ports import Changed, Decided
+from commitlog.replication.ports import Changed, Decision, WhenDecided
 from commitlog.tasks import Task, TaskHealth
 
 try:
@@ -35,7 +34,7 @@ try:
 
     from commitlog.replication.controllers.zookeeper.elected import DeposedError, Elected
     from commitlog.replication.controllers.zookeeper.membership import Member
-    from commitlog.replication.controllers.zookeeper.requests import Answer, Requests, isr_request
+    from commitlog.replication.controllers.zookeeper.requests import Requests
     from commitlog.replication.controllers.zookeeper.znodes import Layout, read_state
 except ImportError as missing:
     raise MissingDependencyError("ZooKeeperController", "commitlog[zookeeper]") from missing
@@ -80,7 +79,7 @@ class ZooKeeperController:
         self._cut_off_since: float | None = None
         self._passed = False  # the last probe got through
         self._refusal: CommitLogError | None = None  # why what is in ZooKeeper is not listened to
-        self._decisions: list[tuple[int, Decided, bool]] = []
+        self._decisions: list[tuple[int, WhenDecided, bool]] = []
         self._started = self._closed = False
         self._thread: CallingThread | None = None
         if call_soon is None:
@@ -98,21 +97,12 @@ class ZooKeeperController:
         client.add_listener(self._wake)
         return client
 
-    def join(
-        self,
-        node_id: int,
-        address: str,
-        *,
-        clean: bool,
-        changed: Changed,
-        disk_id: str = "",
-        known: Known | None = None,
-    ) -> int:
+    def join(self, node: JoinNode, changed: Changed) -> int:
         """Make the node of this process known as alive; returns its incarnation."""
         with self._changing:
             if self._member is not None:
                 raise CommitLogError(f"node {self._member.node_id} has joined here already")
-            member = self._member = Member(node_id, address, clean, changed, disk_id, known)
+            member = self._member = Member(node, changed)
         self._start()
         with self._changing:
             self._wake()
@@ -123,7 +113,7 @@ class ZooKeeperController:
                 self._member = None
                 raise self._refusal
         raise self.problem() or NoControllerError(
-            f"node {node_id} was not seen in {self._request_timeout_ms} ms"
+            f"node {node.node_id} was not seen in {self._request_timeout_ms} ms"
         )
 
     def leave(self, node_id: int, timeout_ms: int) -> bool:
@@ -131,7 +121,7 @@ class ZooKeeperController:
         node = self.state().nodes.get(node_id)
         if node is None:
             return True
-        self._ask("leave", node_id, node.incarnation)
+        self.submit(LeaveNode(node_id, node.incarnation))
         with self._changing:
             return self._wait_for(lambda: self._handed_over(node_id), timeout_ms)
 
@@ -159,14 +149,14 @@ class ZooKeeperController:
 
     # --- what callers ask for
 
-    def propose_isr(self, change: IsrChange, decided: Decided) -> None:
+    def propose_isr(self, change: ChangeIsr, decided: WhenDecided) -> None:
         """Propose who is in sync; the elected controller decides, unless the node is fenced first."""
 
-        def answered(answer: Answer | None) -> None:
+        def answered(answer: Decision | None) -> None:
             if answer is not None:
                 self._decisions.append((answer.version, decided, answer.error is None))
 
-        self._requests.add(isr_request(change), answered)
+        self._requests.add(change, answered)
         self._wake()
 
     def state(self) -> ClusterState:
@@ -194,42 +184,17 @@ class ZooKeeperController:
     def _out_of_reach(self) -> NoControllerError:
         return NoControllerError(f"no ZooKeeper at {self._hosts}")
 
-    def create_topic(
-        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, Any]
-    ) -> None:
-        """Create a topic, its replicas spread over the nodes that are alive."""
-        self._ask("create_topic", name, partitions, replication_factor, dict(config))
-
-    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
-        """Change settings of a topic, on all nodes."""
-        self._ask("alter_topic", name, dict(changes))
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
-        self._ask("delete_topic", name)
-
-    def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a topic have so many partitions."""
-        self._ask("add_partitions", name, partitions)
-
-    def reassign(self, name: TopicPartition, replicas: Sequence[int]) -> None:
-        """Move a partition to these nodes, while it is written."""
-        self._ask("reassign", *name, list(replicas))
-
-    def elect_preferred(self) -> None:
-        """Let the first replica of each partition lead, where it is in sync."""
-        self._ask("elect_preferred")
-
-    def _ask(self, what: str, *arguments: Any) -> None:
+    def submit(self, command: Submitted) -> int:
+        """Let a command be decided; returns the version of the state after it, or raises the refusal."""
         self._start()
-        answers: list[Answer | None] = []
+        answers: list[Decision | None] = []
 
-        def answered(answer: Answer | None) -> None:
+        def answered(answer: Decision | None) -> None:
             with self._changing:
                 answers.append(answer)
                 self._changing.notify_all()
 
-        self._requests.add({"do": what, "with": arguments}, answered)
+        self._requests.add(command, answered)
         self._wake()
         with self._changing:
             self._wait_for(lambda: bool(answers), self._request_timeout_ms)
@@ -237,8 +202,7 @@ class ZooKeeperController:
         if answer is None:
             silent = NoControllerError("nobody answered; it may have been done")
             raise silent if self._client.connected else self._out_of_reach()
-        if answer.error is not None:
-            raise answer.error
+        return answer.version_or_raise()
 
     # --- the thread that looks after all this
 
@@ -304,7 +268,7 @@ class ZooKeeperController:
         other.close()
 
     def _begin_session(self) -> int:
-        known = self._member.known if self._member is not None else None
+        known = self._member.node.known if self._member is not None else None
         session = self._client.client_id
         if session is None:
             raise SessionExpiredError

@@ -23,6 +23,7 @@ from kazoo.exceptions import (
 from commitlog.ids import new_id
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState
+from commitlog.replication.commands import RegisterNodes
 from commitlog.replication.controllers.stored import dumped
 from commitlog.replication.controllers.zookeeper.requests import answered
 from commitlog.replication.controllers.zookeeper.znodes import (
@@ -99,7 +100,7 @@ class Elected:
     def _look_after_nodes(self) -> None:
         alive = read_nodes(self._client, self._layout, self._watch)
         assert self._state is not None
-        self._write(self._state, rules.registered(self._state, alive))
+        self._write(self._state, rules.apply(self._state, RegisterNodes(alive)))
 
     def _answer_requests(self) -> None:
         names = self._client.get_children(self._layout.requests, watch=self._watch)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kazoo.exceptions import NodeExistsError
 
 from commitlog.replication import rules
-from commitlog.replication.cluster import ClusterState, Known
+from commitlog.replication.cluster import ClusterState
+from commitlog.replication.commands import JoinNode
 from commitlog.replication.controllers.zookeeper.znodes import Layout, Watch, packed_node
 from commitlog.replication.ports import Changed
 
@@ -24,16 +25,17 @@ class Member:
     When the state has it no longer, it is fenced, until it is alive again under another incarnation.
     """
 
-    node_id: int
-    address: str
-    clean: bool
+    node: JoinNode
     changed: Changed
-    disk_id: str = ""
-    known: Known | None = None  # the state that the node took in last
     incarnation: int = 0  # 0: it has no znode
     alive: bool = False
     fenced: bool = False
     told: tuple[int, bool] = (-1, False)  # the version of the state that the node was told last; as fenced?
+
+    @property
+    def node_id(self) -> int:
+        """The node's id."""
+        return self.node.node_id
 
     def register(self, client: Any, layout: Layout, session: int, watch: Watch) -> None:
         """Make the znode in this session, unless it is there.
@@ -41,11 +43,7 @@ class Member:
         When it joins, a node takes the place of an earlier life of it. Once it was fenced it waits until
         whoever has taken its own place is gone, lest the two drive each other out for ever.
         """
-        path = layout.node(self.node_id)
-        heard_version = None if self.known is None else self.known.version
-        packed = packed_node(
-            self.address, clean=self.clean, disk_id=self.disk_id, heard_version=heard_version
-        )
+        path, packed = layout.node(self.node_id), packed_node(self.node)
         stat = client.exists(path, watch=watch)
         try:
             if stat is None:
@@ -80,7 +78,7 @@ class Member:
         now = (state.version, self.fenced)
         if self.told == now or not (self.alive or self.told[0] >= 0):
             return None
-        self.told, self.known = now, state.known
+        self.told, self.node = now, replace(self.node, known=state.known)
         if self.alive:
             return state
         return rules.without(state, self.node_id)
@@ -89,4 +87,5 @@ class Member:
         """It leads and follows nothing any more. It will join again as one that may have lost records."""
         if self.alive:
             _logger.warning("node %s is fenced: %s", self.node_id, reason)
-        self.alive, self.fenced, self.clean, self.incarnation = False, self.told[0] >= 0, False, 0
+        self.alive, self.fenced, self.incarnation = False, self.told[0] >= 0, 0
+        self.node = replace(self.node, clean=False)

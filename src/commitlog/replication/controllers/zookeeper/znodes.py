@@ -11,6 +11,7 @@ from typing import Any
 from commitlog.errors import CommitLogError, MissingDependencyError, StaleControllerError, WrongClusterError
 from commitlog.ids import new_id
 from commitlog.replication.cluster import ClusterState, Known, Reign, TopicState
+from commitlog.replication.commands import JoinNode, Registration
 from commitlog.replication.controllers.stored import (
     dumped,
     lineage_from_json,
@@ -20,7 +21,6 @@ from commitlog.replication.controllers.stored import (
     topic_from_json,
     topic_to_json,
 )
-from commitlog.replication.rules import Registration
 
 try:
     from kazoo.exceptions import NodeExistsError, NoNodeError
@@ -203,9 +203,10 @@ def packed_topic(topic: TopicState) -> bytes:
     return dumped(topic_to_json(topic))
 
 
-def packed_node(address: str, *, clean: bool, disk_id: str = "", heard_version: int | None = None) -> bytes:
-    """Return what a node tells of itself."""
-    return dumped({"address": address, "clean": clean, "disk_id": disk_id, "heard": heard_version})
+def packed_node(node: JoinNode) -> bytes:
+    """Return what a node says about itself."""
+    heard = None if node.known is None else node.known.version
+    return dumped({"address": node.address, "clean": node.clean, "disk_id": node.disk_id, "heard": heard})
 
 
 def read_nodes(client: Any, layout: Layout, watch: Watch) -> dict[int, Registration]:
