@@ -51,6 +51,7 @@ class Interrupt:
         self.moment = moment
         self.passed = 0  # moments
         self._open_before = 1 << 30
+        self._opened_at = -_FRESH - 1  # another may be closed meanwhile, so that the number is the same
         self._patch = pytest.MonkeyPatch()
         self._handler: Any = None
         self.raised = self.fresh = False
@@ -61,6 +62,8 @@ class Interrupt:
         self._handler = signal.signal(signal.SIGINT, self._handle)
         for name in _MAY_WAIT:
             self._patch.setattr(os, name, self._waiting(getattr(os, name)))
+        self._patch.setattr(os, "dup", self._opening(os.dup))
+        self._patch.setattr(os, "open", self._opening(os.open))
         self._patch.setattr(files, "pwrite", self._waiting(files.pwrite))
         sys._getframe().f_trace_opcodes = True  # from 3.12 on, settrace() must find that somebody wants them
         sys.settrace(self._enter)
@@ -86,7 +89,8 @@ class Interrupt:
 
     def _raise(self, frame: FrameType) -> None:
         sys.settrace(None)
-        self.raised, self.fresh = True, open_files() > self._open_before
+        just_opened = self.passed - self._opened_at <= _FRESH
+        self.raised, self.fresh = True, just_opened or open_files() > self._open_before
         self.place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         raise KeyboardInterrupt
 
@@ -97,6 +101,16 @@ class Interrupt:
             if self._has_come():
                 self._raise(sys._getframe(1))
             return real(*args, **kwargs)
+
+        return call
+
+    def _opening(self, real: Callable[..., int]) -> Callable[..., int]:
+        """A call that returns a descriptor, which its caller has to store."""
+
+        def call(*args: Any, **kwargs: Any) -> int:
+            fd = real(*args, **kwargs)
+            self._opened_at = self.passed
+            return fd
 
         return call
 

@@ -76,7 +76,7 @@ class Shortener:
                 state.roll()
             layout = state.segments
             keep = layout.find(offset)
-            if keep:
+            if keep or state.page.generation % 2:  # Ctrl-C may have come just before the end of a change
                 self._outgoing += [one for one in layout.segments[:keep] if one not in self._outgoing]
                 state.publish_layout(layout.segments[keep:])
             state.unsynced = [one for one in state.unsynced if one.base_offset >= layout.bases[keep]]

@@ -279,8 +279,8 @@ class LogState(LocalSource):
         else:
             self.mark = min(self.mark, self.next_offset)
             page.publish_layout(active.base_offset, active.size_bytes, self.next_offset, self.mark)
-        self.segments = Layout.of(segments, page.generation)
         self.words = page.words  # it may have rested
+        self.segments = Layout.of(segments, page.generation)
         self.end_change()  # last: as long as the generation is odd, Ctrl-C makes files and memory agree
 
     def end_change(self) -> None:
