@@ -69,19 +69,28 @@ def _summary(topic: Topic) -> dict[str, Any]:
 @directory_argument
 @topic_argument
 @click.option("--partitions", "-p", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is, without an error.")
 @config_option
 @shared_option
 @json_option
 def create(
-    directory: str, topic: str, partitions: int, settings: list[tuple[str, str]], shared: bool, as_json: bool
+    directory: str,
+    topic: str,
+    partitions: int,
+    if_not_exists: bool,
+    settings: list[tuple[str, str]],
+    shared: bool,
+    as_json: bool,
 ) -> None:
     """Create a topic, and also the log if DIR is new."""
     with writing(directory, shared=shared, create=True) as log:
-        made = log.create_topic(topic, partitions, dict(settings))
+        existed = topic in log.topics()
+        made = log.create_topic(topic, partitions, dict(settings), exists_ok=if_not_exists)
     if as_json:
-        print_json({"topic": topic, "partitions": partitions, "config": made.config.overrides()})
+        print_json({"topic": topic, "partitions": len(made), "config": made.config.overrides()})
     else:
-        say(f"created topic {topic!r} with {counted(partitions, 'partition')}")
+        done = "found" if existed else "created"
+        say(f"{done} topic {topic!r} with {counted(len(made), 'partition')}")
 
 
 @topics.command(epilog=example("commitlog topics describe data orders"))

@@ -35,12 +35,13 @@ class NodePartition:
         key: Buffer | None = None,
         headers: Headers = (),
         timestamp: int | None = None,
+        sync: bool = False,
         acks: Acks = "all",
         timeout_ms: int | None = None,
     ) -> int:
         """Append a record and return its offset."""
         epoch = self._core.check_can_append(self.name, acks)
-        offset = self.log.append(value, key=key, headers=headers, timestamp=timestamp)
+        offset = self.log.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync)
         self._acknowledge(offset + 1, epoch, acks, timeout_ms)
         return offset
 
@@ -51,19 +52,22 @@ class NodePartition:
         keys: Iterable[Buffer | None] | None = None,
         headers: Iterable[Headers] | None = None,
         timestamps: Iterable[int] | None = None,
+        sync: bool = False,
         acks: Acks = "all",
         timeout_ms: int | None = None,
     ) -> range:
         """Append records as one batch, all or nothing, and return their offsets."""
         epoch = self._core.check_can_append(self.name, acks)
-        offsets = self.log.append_many(values, keys=keys, headers=headers, timestamps=timestamps)
+        offsets = self.log.append_many(values, keys=keys, headers=headers, timestamps=timestamps, sync=sync)
         self._acknowledge(offsets.stop, epoch, acks, timeout_ms)
         return offsets
 
-    def append_arrow(self, data: ArrowData, *, acks: Acks = "all", timeout_ms: int | None = None) -> range:
+    def append_arrow(
+        self, data: ArrowData, *, sync: bool = False, acks: Acks = "all", timeout_ms: int | None = None
+    ) -> range:
         """Append the columns value, key, timestamp and headers of Arrow data (all but value optional)."""
         epoch = self._core.check_can_append(self.name, acks)
-        offsets = self.log.append_arrow(data)
+        offsets = self.log.append_arrow(data, sync=sync)
         self._acknowledge(offsets.stop, epoch, acks, timeout_ms)
         return offsets
 
@@ -102,9 +106,11 @@ class NodeTopic:
         key: Buffer | None = None,
         headers: Headers = (),
         timestamp: int | None = None,
+        sync: bool = False,
         acks: Acks = "all",
     ) -> tuple[int, int]:
         """Append a record to the partition of its key, if this node leads it; returns (partition, offset)."""
         ((number, _),) = self._topic.places([key], {})
         target = self._partitions[number]
-        return number, target.append(value, key=key, headers=headers, timestamp=timestamp, acks=acks)
+        offset = target.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync, acks=acks)
+        return number, offset

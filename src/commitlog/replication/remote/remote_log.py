@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from commitlog.config import TopicConfig
-from commitlog.errors import ConfigError, UnknownTopicError
+from commitlog.errors import ConfigError, TopicExistsError, UnknownTopicError
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
 from commitlog.replication.commands import CreateTopic, DeleteTopic
 from commitlog.replication.messages import Message, Submit
@@ -85,12 +85,20 @@ class RemoteLog:
         config: TopicConfig | Mapping[str, Any] | None = None,
         *,
         replication_factor: int = 1,
+        exists_ok: bool = False,
     ) -> RemoteTopic:
-        """Create a topic, and return it once all its partitions have a leader."""
+        """Create a topic, and return it once all its partitions have a leader.
+
+        With `exists_ok`, a topic that is there already is returned as it is; else TopicExistsError.
+        """
         settings = config.overrides() if isinstance(config, TopicConfig) else dict(config or {})
         deadline = self._router.deadline()
         submit = Submit(CreateTopic(name, partitions, replication_factor, settings), self._router.cluster_id)
-        self._router.ask_any(lambda try_ms: submit, name, deadline)
+        try:
+            self._router.ask_any(lambda try_ms: submit, name, deadline)
+        except TopicExistsError:
+            if not exists_ok:
+                raise
         self._wait_for_leaders(name, deadline)
         return self.topic(name)
 
@@ -139,7 +147,7 @@ class RemoteTopic(PartitionedTopic[RemotePartition]):
         timestamp: int | None = None,
         partition: int | None = None,
         sync: bool = False,
-        acks: Acks = 1,
+        acks: Acks = "all",
     ) -> tuple[int, int]:
         """Append a record to the partition of its key, or to `partition`; returns (partition, offset)."""
         check_key(0, key)
@@ -158,7 +166,7 @@ class RemoteTopic(PartitionedTopic[RemotePartition]):
         timestamps: Iterable[int] | None = None,
         partition: int | None = None,
         sync: bool = False,
-        acks: Acks = 1,
+        acks: Acks = "all",
     ) -> dict[int, range]:
         """Append records, each to the partition of its key; returns the offsets by partition.
 
@@ -180,7 +188,7 @@ class RemoteTopic(PartitionedTopic[RemotePartition]):
         *,
         partition: int | None = None,
         sync: bool = False,
-        acks: Acks = 1,
+        acks: Acks = "all",
     ) -> dict[int, range]:
         """Append Arrow data, each record to the partition of its key; returns the offsets by partition."""
         return {

@@ -269,9 +269,9 @@ class RemotePartition(LogReader):
         headers: Headers = (),
         timestamp: int | None = None,
         sync: bool = False,
-        acks: Acks = 1,
+        acks: Acks = "all",
     ) -> int:
-        """Append a record and return its offset, once the leader has it, or with acks="all" all in sync."""
+        """Append a record and return its offset once all in-sync replicas have it; with acks=1, the leader."""
         times = None if timestamp is None else [timestamp]
         return self.append_encoded(self.encode([value], [key], [headers], times), sync=sync, acks=acks).start
 
@@ -283,12 +283,12 @@ class RemotePartition(LogReader):
         headers: Iterable[Headers] | None = None,
         timestamps: Iterable[int] | None = None,
         sync: bool = False,
-        acks: Acks = 1,
+        acks: Acks = "all",
     ) -> range:
         """Append records as one batch, all or nothing, and return their offsets."""
         return self.append_encoded(self.encode(values, keys, headers, timestamps), sync=sync, acks=acks)
 
-    def append_arrow(self, data: ArrowData, *, sync: bool = False, acks: Acks = 1) -> range:
+    def append_arrow(self, data: ArrowData, *, sync: bool = False, acks: Acks = "all") -> range:
         """Append the columns value, key, timestamp and headers of Arrow data as one batch."""
         from commitlog.batches import arrow
 
@@ -310,7 +310,7 @@ class RemotePartition(LogReader):
         return encode(values, keys, headers, timestamps, self._rules, now_ms())
 
     def append_encoded(
-        self, batches: tuple[EncodedBatch, ...], *, sync: bool = False, acks: Acks = 1
+        self, batches: tuple[EncodedBatch, ...], *, sync: bool = False, acks: Acks = "all"
     ) -> range:
         """Append what encode() returned, and return the offsets.
 
