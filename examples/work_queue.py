@@ -43,7 +43,9 @@ def work(path: str, number: int, killed_at: int | None) -> None:
                         os.kill(os.getpid(), signal.SIGKILL)
                     results.append(b"%d by worker %d" % (int(record.value) ** 2, number), key=record.key)
                     done += 1
-                with contextlib.suppress(commitlog.CommitFailedError):  # taken for dead: another has them now
+                with contextlib.suppress(
+                    commitlog.errors.CommitFailedError
+                ):  # taken for dead: another has them now
                     consumer.commit({partition: records[-1].offset + 1})
 
 

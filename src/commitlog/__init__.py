@@ -3,11 +3,10 @@
 import commitlog
 
 with commitlog.open("data") as log:
-    orders = log.create_topic("orders", partitions=2)
+    orders = log.create_topic("orders", partitions=2, exists_ok=True)
     orders.append(b"three apples", key=b"alice")
-    for partition in orders.partitions:
-        for record in partition.records():
-            print(record.offset, record.key, record.value)
+    for record in orders.records():
+        print(record.partition, record.offset, record.key, record.value)
 """
 
 from __future__ import annotations
@@ -28,83 +27,32 @@ from commitlog.clients.session import RebalanceListener
 from commitlog.compaction import CompactionReport
 from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
 from commitlog.errors import (
-    AssignmentError,
-    AuthenticationError,
-    AuthorizationError,
-    BatchTooLargeError,
-    BufferFullError,
     ClosedError,
-    ClusterTooLargeError,
-    CommitFailedError,
     CommitLogError,
     ConfigError,
-    ConnectionFailedError,
     CorruptionError,
-    DataLossError,
-    DeliveryTimeoutError,
-    DeserializationError,
     DiskFullError,
-    FencedEpochError,
-    FencedMemberError,
-    ForkedError,
-    FrameTooLargeError,
-    GroupNotEmptyError,
-    InconsistentGroupError,
     InvalidRecordError,
-    InvalidReplicasError,
-    InvalidTopicError,
-    IsrRefusedError,
-    LeadershipLostError,
     LogLockedError,
-    MissingDependencyError,
-    NoControllerError,
-    NoOffsetError,
-    NotALogError,
-    NotAssignedError,
-    NotEnoughReplicasAfterAppendError,
-    NotEnoughReplicasError,
-    NotJoinedError,
     NotLeaderError,
     OffsetOutOfRangeError,
-    OutOfOrderSequenceError,
     PartitionFailedError,
-    PathNotMountedError,
-    ProducerFencedError,
-    ProtocolError,
     ReadOnlyError,
-    RebalanceInProgressError,
     RecordTooLargeError,
-    ReplicationTimeoutError,
-    StaleControllerError,
-    StaleNodeError,
-    TooManyOpenFilesError,
     TopicExistsError,
-    TopicReplacedError,
-    TornTailError,
-    UnfinishedPublicationError,
-    UnknownEpochError,
-    UnknownGroupError,
-    UnknownPartitionError,
     UnknownTopicError,
-    UnsupportedFormatError,
-    WrongClusterError,
-    WrongLogError,
 )
-from commitlog.groups.admin import GroupDescription, MemberDescription, PartitionDescription
-from commitlog.groups.assignors import Subscription, register_assignor
-from commitlog.groups.member import GroupMetadata
+from commitlog.groups.admin import GroupDescription
+from commitlog.groups.assignors import register_assignor
 from commitlog.groups.offsets import OffsetAndMetadata
-from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex
 from commitlog.log import CommitLog
 from commitlog.maintenance import Health
-from commitlog.metrics import LogMetrics, RecoveryMetrics
+from commitlog.metrics import LogMetrics
 from commitlog.partition import Partition
-from commitlog.partitions.counters import CompactionMetrics, PartitionMetrics, SyncMetrics, WriteMetrics
 from commitlog.partitions.latest import Latest
-from commitlog.partitions.recovery import RecoveryReport
 from commitlog.publishing.staging import StagingWriter
 from commitlog.record import ConsumerRecord, Record, TopicPartition
-from commitlog.repair import Damage, RepairReport, Salvage, VerifyReport
+from commitlog.repair import RepairReport, VerifyReport
 from commitlog.segment import Segment
 from commitlog.topic import Topic
 from commitlog.topics.partitioner import Partitioner, register_partitioner
@@ -161,113 +109,50 @@ def connect(
 
 
 __all__ = [
-    "AssignmentError",
-    "AuthenticationError",
-    "AuthorizationError",
-    "BatchTooLargeError",
-    "BufferFullError",
     "ClosedError",
-    "ClusterTooLargeError",
-    "CommitFailedError",
     "CommitLog",
     "CommitLogError",
-    "CompactionMetrics",
     "CompactionReport",
     "ConfigError",
-    "ConnectionFailedError",
     "Consumer",
     "ConsumerConfig",
     "ConsumerRecord",
     "CorruptionError",
-    "Damage",
-    "DataLossError",
-    "DeliveryTimeoutError",
-    "DeserializationError",
     "DiskFullError",
-    "FencedEpochError",
-    "FencedMemberError",
-    "ForkedError",
-    "FrameTooLargeError",
     "GroupDescription",
-    "GroupMetadata",
-    "GroupNotEmptyError",
     "Health",
-    "InconsistentGroupError",
-    "Index",
-    "IndexEntry",
     "InvalidRecordError",
-    "InvalidReplicasError",
-    "InvalidTopicError",
-    "IsrRefusedError",
     "Latest",
-    "LeadershipLostError",
     "LogConfig",
     "LogLockedError",
     "LogMetrics",
-    "MemberDescription",
-    "MissingDependencyError",
-    "NoControllerError",
-    "NoOffsetError",
-    "NotALogError",
-    "NotAssignedError",
-    "NotEnoughReplicasAfterAppendError",
-    "NotEnoughReplicasError",
-    "NotJoinedError",
     "NotLeaderError",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
-    "OffsetIndex",
     "OffsetOutOfRangeError",
-    "OutOfOrderSequenceError",
     "Partition",
-    "PartitionDescription",
     "PartitionFailedError",
-    "PartitionMetrics",
     "Partitioner",
-    "PathNotMountedError",
     "Producer",
     "ProducerConfig",
-    "ProducerFencedError",
-    "ProtocolError",
     "Quota",
     "ReadOnlyError",
-    "RebalanceInProgressError",
     "RebalanceListener",
     "Record",
     "RecordBatch",
     "RecordFuture",
     "RecordMetadata",
     "RecordTooLargeError",
-    "RecoveryMetrics",
-    "RecoveryReport",
     "RepairReport",
-    "ReplicationTimeoutError",
-    "Salvage",
     "Segment",
     "StagedFile",
     "StagingWriter",
-    "StaleControllerError",
-    "StaleNodeError",
-    "Subscription",
-    "SyncMetrics",
-    "TimeIndex",
-    "TooManyOpenFilesError",
     "Topic",
     "TopicConfig",
     "TopicExistsError",
     "TopicPartition",
-    "TopicReplacedError",
-    "TornTailError",
-    "UnfinishedPublicationError",
-    "UnknownEpochError",
-    "UnknownGroupError",
-    "UnknownPartitionError",
     "UnknownTopicError",
-    "UnsupportedFormatError",
     "VerifyReport",
-    "WriteMetrics",
-    "WrongClusterError",
-    "WrongLogError",
     "connect",
     "open",
     "register_assignor",

@@ -18,16 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import commitlog
-from commitlog import (
-    CommitFailedError,
-    CommitLog,
-    Consumer,
-    ConsumerRecord,
-    FencedMemberError,
-    OutOfOrderSequenceError,
-    RebalanceListener,
-    TopicPartition,
-)
+from commitlog import CommitLog, Consumer, ConsumerRecord, RebalanceListener, TopicPartition
+from commitlog.errors import CommitFailedError, FencedMemberError, OutOfOrderSequenceError
 from commitlog.partitions.page import StatePage
 from commitlog.partitions.state import LogState
 

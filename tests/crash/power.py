@@ -338,7 +338,7 @@ def _seen_by_a_reader(path: Path, promise: Promise) -> tuple[int, int, list[Reco
         with commitlog.open(path, mode="r") as opened:
             partition = opened.topic(TOPIC).partition(0)
             return partition.start_offset, partition.next_offset, list(partition.records())
-    except (commitlog.NotALogError, commitlog.UnknownTopicError):
+    except (commitlog.errors.NotALogError, commitlog.UnknownTopicError):
         return None
     except CorruptionError:
         assert promise.hurt, "a power cut is no damage"

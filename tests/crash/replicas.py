@@ -231,7 +231,7 @@ def _seen_by_a_reader(path: Path) -> tuple[int, int, int] | None:
             records = [one.offset for one in partition.records()]
             assert records == list(range(partition.start_offset, partition.high_watermark))
             return partition.start_offset, partition.high_watermark, partition.next_offset
-    except (commitlog.NotALogError, commitlog.UnknownTopicError):
+    except (commitlog.errors.NotALogError, commitlog.UnknownTopicError):
         return None
 
 

@@ -16,7 +16,8 @@ import soak
 from soak import SEED, SOAK
 
 import commitlog
-from commitlog import CommitLog, Partition, PartitionFailedError, UnfinishedPublicationError, files
+from commitlog import CommitLog, Partition, PartitionFailedError, files
+from commitlog.errors import UnfinishedPublicationError
 from commitlog.partitions import adopter
 from commitlog.publishing import staging
 from commitlog.segment_writer import SegmentWriter

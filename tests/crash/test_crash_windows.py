@@ -220,7 +220,7 @@ def test_a_power_cut_that_lost_the_first_segments_but_not_the_ones_after(
         segment.unlink()
     with commitlog.open(left, mode="r") as log:
         check_records(open_partition(log), 0, 0)
-    with pytest.raises(commitlog.TornTailError):
+    with pytest.raises(commitlog.errors.TornTailError):
         commitlog.open(left, config=mode("absolute"))
     with commitlog.open(left) as log:
         check_records(open_partition(log), 0, 0)
@@ -275,7 +275,7 @@ def test_kill_before_a_new_directory_is_a_log(live: Path, left: Path) -> None:
     """crash: a lock and a folder -> still vacant, the next open starts over"""
     with crashed_at("a lock and a folder -> still vacant, the next open starts over", live, left):
         commitlog.open(live).close()
-    with pytest.raises(commitlog.NotALogError):
+    with pytest.raises(commitlog.errors.NotALogError):
         commitlog.open(left, mode="r")
     with commitlog.open(left) as log:
         append_to(log.create_topic("t").partition(0), 2)

@@ -424,7 +424,7 @@ def test_what_a_member_was_to_commit_before_it_was_removed_is_not_committed_afte
         assert consumer.poll(60)[TopicPartition("t", 0)][0].offset == 70
         session.commit_pending()
         assert consumer.committed(("t", 0)) == 70
-        assert [type(problem) for problem in told] == [commitlog.CommitFailedError]
+        assert [type(problem) for problem in told] == [commitlog.errors.CommitFailedError]
 
 
 def test_a_position_is_committed_even_if_the_member_had_committed_it_before_others_went_on(

@@ -13,7 +13,8 @@ import pytest
 from soak import SOAK, count
 
 import commitlog
-from commitlog import CommitLog, CorruptionError, Partition, TornTailError, files, segment_writer
+from commitlog import CommitLog, CorruptionError, Partition, files, segment_writer
+from commitlog.errors import TornTailError
 
 from . import children, zygote
 from .disk import FakeDisk

@@ -333,7 +333,7 @@ def seen_by_a_reader(path: Path) -> list[Record] | None:
     try:
         with commitlog.open(path, mode="r") as log:
             return list(log.topic("t").partition(0).records())
-    except (commitlog.NotALogError, commitlog.UnknownTopicError):
+    except (commitlog.errors.NotALogError, commitlog.UnknownTopicError):
         return None
 
 

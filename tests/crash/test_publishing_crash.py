@@ -16,8 +16,9 @@ from helpers import full_after
 from soak import SEED, SOAK, count
 
 import commitlog
-from commitlog import CommitLog, DiskFullError, UnfinishedPublicationError
+from commitlog import CommitLog, DiskFullError
 from commitlog.batches import staged
+from commitlog.errors import UnfinishedPublicationError
 from commitlog.partitions import adopter
 from commitlog.publishing import staging
 from commitlog.publishing.publisher import Publisher

@@ -269,7 +269,7 @@ def test_a_killed_leader_knows_its_epoch_and_its_high_watermark(live: Path, left
     with commitlog.open(left) as log:
         partition = open_partition(log)
         assert (partition.high_watermark, partition.next_offset) == (6, 9)
-        with pytest.raises(commitlog.FencedEpochError):
+        with pytest.raises(commitlog.errors.FencedEpochError):
             partition.lead(3)
 
 

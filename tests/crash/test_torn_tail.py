@@ -12,7 +12,7 @@ import pytest
 from soak import SOAK, count
 
 import commitlog
-from commitlog import TornTailError
+from commitlog.errors import TornTailError
 
 from .disk import FakeDisk
 from .logs import (

@@ -8,7 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from commitlog import CommitLogError, InconsistentGroupError, Record
+from commitlog import CommitLogError, Record
+from commitlog.errors import InconsistentGroupError
 from commitlog.groups.directory import GroupDirectory
 from commitlog.groups.heartbeats import SLOTS, Heartbeats
 from commitlog.groups.member import GroupMember, MemberSettings

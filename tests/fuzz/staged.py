@@ -11,9 +11,10 @@ from crc32c import crc32c
 from helpers import CODECS, stage
 
 import commitlog
-from commitlog import BatchTooLargeError, CommitLogError, InvalidRecordError, StagedFile, TopicConfig
+from commitlog import CommitLogError, InvalidRecordError, StagedFile, TopicConfig
 from commitlog.batches.format import STAMP
 from commitlog.batches.staged import FOLDER, chained, check_staged, chunks, read_staged
+from commitlog.errors import BatchTooLargeError
 from fuzz.harness import Input, Target, WrongAnswer
 from fuzz.segment import batches_of, forged
 

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import commitlog
-from commitlog import CorruptionError, ForkedError, Partition, files
+from commitlog import CorruptionError, Partition, files
 from commitlog.clients.quotas import Quotas
+from commitlog.errors import ForkedError
 
 SECONDS = 30
 CONFIG = {"segment_bytes": 2048, "file_delete_delay_ms": 0}

@@ -30,7 +30,7 @@ with commitlog.open("data", mode="r") as log:
     assert sorted(found) == [b"a pear", b"a plum", b"three apples"], found
     try:
         log.topic("orders").partition(0).to_arrow()
-    except commitlog.MissingDependencyError as problem:
+    except commitlog.errors.MissingDependencyError as problem:
         assert "pip install" in str(problem)
     else:
         raise AssertionError("Arrow without pyarrow")

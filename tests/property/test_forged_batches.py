@@ -212,7 +212,7 @@ if __name__ == "__main__":
     import pyarrow as pa
     from helpers import CODECS, encoded, gappy, stored
 
-    from commitlog import CorruptionError, RecordBatch, TopicConfig, UnsupportedFormatError
+    from commitlog import CorruptionError, RecordBatch, TopicConfig
     from commitlog.batches import arrow, compression
     from commitlog.batches.columns import pack_bytes
     from commitlog.batches.encode import NO_STRINGS, Columns, Rules, assemble, encode_empty
@@ -227,7 +227,7 @@ if __name__ == "__main__":
         stamp,
     )
     from commitlog.batches.merge import BatchMerger
-    from commitlog.errors import CommitLogError
+    from commitlog.errors import CommitLogError, UnsupportedFormatError
     from commitlog.partitions.slices import received
     from commitlog.record import TopicPartition
     from commitlog.replication.remote.intake import accepted

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import IndexEntry, OffsetIndex, TimeIndex
+from commitlog.index import IndexEntry, OffsetIndex, TimeIndex
 
 BASE = 1_000
 LIMIT = 1 << 20

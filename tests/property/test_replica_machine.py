@@ -87,7 +87,7 @@ class ReplicaMachine(RuleBasedStateMachine):
 
     @rule(given=columns(most=6))
     def append_many(self, given: dict[str, Any]) -> None:
-        with contextlib.suppress(commitlog.BatchTooLargeError):
+        with contextlib.suppress(commitlog.errors.BatchTooLargeError):
             self.one.append_many(**given)
 
     @rule(chunks=st.lists(st.lists(st.binary(max_size=9), max_size=4), min_size=1, max_size=3))

@@ -139,7 +139,7 @@ def test_appends_to_too_few_replicas_are_refused_before_anything_is_written(clus
         cluster.stop(node_id)
     assert wait(lambda: len(leader.state().partition(ORDERS).isr) == 1)
     orders = leader.topic("orders").partition(0)
-    with pytest.raises(commitlog.NotEnoughReplicasError):
+    with pytest.raises(commitlog.errors.NotEnoughReplicasError):
         orders.append(b"x")
     assert orders.log.next_offset == 0
     assert orders.append(b"x", acks=1) == 0
@@ -223,7 +223,7 @@ def test_settings_of_a_topic_change_on_every_node_and_count_at_once(cluster: Clu
     cluster.stop(other)
     assert wait(lambda: len(leader.state().partition(ORDERS).isr) == 2)
     partition = leader.topic("orders").partition(0)
-    with pytest.raises(commitlog.NotEnoughReplicasError):
+    with pytest.raises(commitlog.errors.NotEnoughReplicasError):
         partition.append(b"refused")
     leader.alter_topic("orders", retention_ms=-1, min_insync_replicas=1)
     assert wait(lambda: leader.topic("orders").config.min_insync_replicas == 1)

@@ -132,7 +132,7 @@ def test_a_leader_that_stood_still_cannot_acknowledge_and_cuts_off_what_it_took(
     cluster.append(leader, b"after")
     assert zombie.leads(ORDERS), "nobody can have told it"
     assert cluster.append(zombie, b"lost", acks=1) == 1
-    with pytest.raises(commitlog.ReplicationTimeoutError):
+    with pytest.raises(commitlog.errors.ReplicationTimeoutError):
         cluster.append(zombie, b"lost too", acks="all")
     cluster.network.resume("1")
     cluster.until(lambda: not zombie.leads(ORDERS))
@@ -148,11 +148,13 @@ def test_a_leader_cut_off_from_its_followers_takes_no_more_appends_for_all(clust
     cluster.append(leader, b"before")
     cluster.network.partition("1", "2")
     cluster.network.partition("1", "3")
-    with pytest.raises((commitlog.ReplicationTimeoutError, commitlog.NotEnoughReplicasAfterAppendError)):
+    with pytest.raises(
+        (commitlog.errors.ReplicationTimeoutError, commitlog.errors.NotEnoughReplicasAfterAppendError)
+    ):
         cluster.append(leader, b"unsure")
     cluster.until(lambda: cluster.isr() == (1,))
     cluster.network.run_for(100)  # it is told
-    with pytest.raises(commitlog.NotEnoughReplicasError):
+    with pytest.raises(commitlog.errors.NotEnoughReplicasError):
         cluster.append(leader, b"refused")
     assert leader.leads(ORDERS), "the controller hears it still"
     cluster.settle(2)

@@ -140,7 +140,7 @@ def test_topics_are_created_listed_and_deleted(log: CommitLog, remote: RemoteLog
 def test_a_wrong_setting_or_name_is_refused_as_it_is_here(remote: RemoteLog) -> None:
     with pytest.raises(ConfigError):
         remote.create_topic("orders", config={"retention_ms": "soon"})
-    with pytest.raises(commitlog.InvalidTopicError):
+    with pytest.raises(commitlog.errors.InvalidTopicError):
         remote.create_topic("no/slash")
 
 

@@ -254,7 +254,7 @@ def test_a_published_file_that_is_gone_is_no_damage_where_all_of_it_is_there(log
     staged = staged_file(log)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Partition, "sync", lambda self: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no room")))
-        with pytest.raises(commitlog.UnfinishedPublicationError):
+        with pytest.raises(commitlog.errors.UnfinishedPublicationError):
             log.publish("q", 0, [staged])
     os.unlink(f"{log.path}/{staged.path}")
     assert log.publish("q", 1, [])
@@ -265,7 +265,7 @@ def test_what_was_staged_stays_when_the_adopted_segment_is_truncated(log: Commit
     staged = [staged_file(log), stage(log, "t", 0, [b"%013d" % 10])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Partition, "sync", lambda self: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no room")))
-        with pytest.raises(commitlog.UnfinishedPublicationError):
+        with pytest.raises(commitlog.errors.UnfinishedPublicationError):
             log.publish("q", 0, staged)
     partition_of(log).truncate_from(0)
     assert log.publish("q", 1, [])

@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 from helpers import contents, decoded, encoded, gappy, tree
 
-from commitlog import (
-    BatchTooLargeError,
-    CommitLog,
-    InvalidRecordError,
-    Partition,
-    Record,
-    RecordTooLargeError,
-)
+from commitlog import CommitLog, InvalidRecordError, Partition, Record, RecordTooLargeError
 from commitlog.config import CompressionType
+from commitlog.errors import BatchTooLargeError
 
 pa = pytest.importorskip("pyarrow")
 
@@ -399,7 +393,7 @@ with commitlog.open(sys.argv[1]) as log:
     for call in (partition.to_arrow, lambda: partition.append_arrow(None), batch.to_arrow):
         try:
             call()
-        except commitlog.MissingDependencyError as error:
+        except commitlog.errors.MissingDependencyError as error:
             assert "pip install pyarrow" in str(error), error
         else:
             raise AssertionError("no error")

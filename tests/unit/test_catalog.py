@@ -13,17 +13,8 @@ import pytest
 from helpers import contents, fill, names, tree
 
 import commitlog
-from commitlog import (
-    CommitLog,
-    CorruptionError,
-    InvalidTopicError,
-    LogConfig,
-    NotALogError,
-    TopicExistsError,
-    TopicPartition,
-    UnsupportedFormatError,
-    files,
-)
+from commitlog import CommitLog, CorruptionError, LogConfig, TopicExistsError, TopicPartition, files
+from commitlog.errors import InvalidTopicError, NotALogError, UnsupportedFormatError
 
 GOOD_NAMES = [
     "a",
@@ -265,7 +256,7 @@ with commitlog.open(sys.argv[1]) as log:
     for make in (lambda: log.create_topic("large", partitions=60), lambda: small.add_partitions(60)):
         try:
             make()
-        except commitlog.TooManyOpenFilesError as error:
+        except commitlog.errors.TooManyOpenFilesError as error:
             print(error)
     print(log.topics(), log.topic("small").append(b"y"), len(log.topic("small").partitions))
 """
@@ -284,7 +275,7 @@ def test_a_log_with_more_partitions_than_files_may_be_open_is_an_error_that_says
     program = """
 try:
     commitlog.open(sys.argv[1])
-except commitlog.TooManyOpenFilesError as error:
+except commitlog.errors.TooManyOpenFilesError as error:
     print(error)
 """
     assert "Too many open files; raise the limit of open files" in limited(program, log_path)

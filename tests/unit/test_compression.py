@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import commitlog
-from commitlog import MissingDependencyError
 from commitlog.batches import compression
+from commitlog.errors import MissingDependencyError
 
 COMPRESSING = ["zstd", "gzip", "lz4", "snappy"]
 PACKAGES = {"lz4": "lz4.frame", "snappy": "cramjam"}

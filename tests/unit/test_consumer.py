@@ -14,16 +14,11 @@ from helpers import fill, flip, wait_until
 import commitlog
 from commitlog import (
     ClosedError,
-    CommitFailedError,
     CommitLog,
     ConfigError,
     Consumer,
     ConsumerRecord,
     CorruptionError,
-    DeserializationError,
-    ForkedError,
-    NoOffsetError,
-    NotAssignedError,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetOutOfRangeError,
@@ -31,8 +26,15 @@ from commitlog import (
     Segment,
     Topic,
     TopicPartition,
-    UnknownPartitionError,
     UnknownTopicError,
+)
+from commitlog.errors import (
+    CommitFailedError,
+    DeserializationError,
+    ForkedError,
+    NoOffsetError,
+    NotAssignedError,
+    UnknownPartitionError,
 )
 
 T = TopicPartition("t", 0)

@@ -16,9 +16,6 @@ from commitlog import (
     CommitLog,
     ConsumerRecord,
     CorruptionError,
-    DeserializationError,
-    NoOffsetError,
-    NotAssignedError,
     OffsetOutOfRangeError,
     Partition,
     Record,
@@ -29,6 +26,7 @@ from commitlog import (
 from commitlog.clients.fetcher import NOWHERE, Fetcher, Place, Reset
 from commitlog.clients.quotas import Quotas
 from commitlog.clients.rate_limit import Throttle
+from commitlog.errors import DeserializationError, NoOffsetError, NotAssignedError
 
 T = TopicPartition("t", 0)
 SMALL = {"segment_bytes": 600, "index_interval_bytes": 0, "file_delete_delay_ms": 0, "flush_ms": -1}

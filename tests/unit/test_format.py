@@ -8,9 +8,10 @@ import pytest
 from crc32c import crc32c
 from helpers import encoded, gappy, stored
 
-from commitlog import CorruptionError, RecordBatch, TopicConfig, UnsupportedFormatError
+from commitlog import CorruptionError, RecordBatch, TopicConfig
 from commitlog.batches import format
 from commitlog.batches.format import BatchHeader
+from commitlog.errors import UnsupportedFormatError
 
 FLAGS_POSITION = 62
 

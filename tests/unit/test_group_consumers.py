@@ -12,16 +12,12 @@ import pytest
 from helpers import fill, wait_until
 
 import commitlog
-from commitlog import (
+from commitlog import CommitLog, Consumer, RebalanceListener, Topic, TopicPartition
+from commitlog.errors import (
     CommitFailedError,
-    CommitLog,
-    Consumer,
     FencedMemberError,
     InconsistentGroupError,
     RebalanceInProgressError,
-    RebalanceListener,
-    Topic,
-    TopicPartition,
 )
 from commitlog.groups.member import GroupMember
 

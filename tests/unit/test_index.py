@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from helpers import flip
 
-from commitlog import Index, IndexEntry, OffsetIndex, TimeIndex
+from commitlog.index import Index, IndexEntry, OffsetIndex, TimeIndex
 
 LIMIT = 1 << 20
 

@@ -18,14 +18,7 @@ from crc32c import crc32c
 from helpers import CODECS, decoded, encoded, stage, stored, tree
 
 import commitlog
-from commitlog import (
-    BatchTooLargeError,
-    CommitLog,
-    CorruptionError,
-    Partition,
-    RecordBatch,
-    TopicConfig,
-)
+from commitlog import CommitLog, CorruptionError, Partition, RecordBatch, TopicConfig
 from commitlog.batches import compression, encode, merge
 from commitlog.batches.format import (
     CHECKED,
@@ -39,6 +32,7 @@ from commitlog.batches.format import (
     stamp,
 )
 from commitlog.batches.merge import BatchMerger
+from commitlog.errors import BatchTooLargeError
 from commitlog.partitions.slices import received
 from commitlog.replication.remote.intake import MOST_UNPACKED_BYTES, accepted
 from commitlog.segment import segment_path

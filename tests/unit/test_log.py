@@ -12,13 +12,13 @@ from commitlog import (
     ClosedError,
     CommitLog,
     ConfigError,
-    ForkedError,
     LogConfig,
     PartitionFailedError,
     TopicConfig,
     UnknownTopicError,
     files,
 )
+from commitlog.errors import ForkedError
 from commitlog.maintenance import Maintenance
 
 

@@ -9,19 +9,15 @@ import pytest
 from helpers import fill, stage
 
 import commitlog
-from commitlog import (
-    CommitLog,
-    CompactionMetrics,
-    LogMetrics,
-    Partition,
-    PartitionFailedError,
-    PartitionMetrics,
-    TopicPartition,
-    WriteMetrics,
-    files,
-)
+from commitlog import CommitLog, LogMetrics, Partition, PartitionFailedError, TopicPartition, files
 from commitlog.locks import ProcessLock
-from commitlog.partitions.counters import SYNC_BOUNDS, Counters
+from commitlog.partitions.counters import (
+    SYNC_BOUNDS,
+    CompactionMetrics,
+    Counters,
+    PartitionMetrics,
+    WriteMetrics,
+)
 
 CONFIG = {"segment_bytes": 1_000, "flush_ms": -1, "file_delete_delay_ms": 0, "index_interval_bytes": 100}
 

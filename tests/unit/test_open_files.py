@@ -12,14 +12,8 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog import (
-    CommitLog,
-    CorruptionError,
-    Partition,
-    PartitionFailedError,
-    TooManyOpenFilesError,
-    files,
-)
+from commitlog import CommitLog, CorruptionError, Partition, PartitionFailedError, files
+from commitlog.errors import TooManyOpenFilesError
 
 FEW = 64  # descriptors: eight partitions may be awake
 

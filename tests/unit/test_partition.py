@@ -14,7 +14,6 @@ from helpers import CODECS, contents, copy_as_if_killed, fill, flip, names, tree
 
 import commitlog
 from commitlog import (
-    BatchTooLargeError,
     ClosedError,
     CommitLog,
     CorruptionError,
@@ -26,6 +25,7 @@ from commitlog import (
     RecordTooLargeError,
     files,
 )
+from commitlog.errors import BatchTooLargeError
 
 QUIET = {"flush_ms": -1}  # no syncs behind a test's back
 

@@ -13,25 +13,22 @@ from helpers import Clock, contents, wait_until
 
 import commitlog
 from commitlog import (
-    BatchTooLargeError,
-    BufferFullError,
     ClosedError,
     CommitLog,
     CommitLogError,
     ConfigError,
-    DeliveryTimeoutError,
     DiskFullError,
     InvalidRecordError,
     Partition,
     Producer,
     RecordMetadata,
     RecordTooLargeError,
-    UnknownPartitionError,
     UnknownTopicError,
 )
 from commitlog.clients import accumulator
 from commitlog.clients.quotas import Quotas
 from commitlog.clients.rate_limit import Throttle
+from commitlog.errors import BatchTooLargeError, BufferFullError, DeliveryTimeoutError, UnknownPartitionError
 from commitlog.partitions.syncer import Syncer
 from commitlog.tasks import Task
 

@@ -8,7 +8,8 @@ import pytest
 from helpers import contents, copy_as_if_killed, flip, names
 
 import commitlog
-from commitlog import CommitLog, OutOfOrderSequenceError, Partition, ProducerFencedError
+from commitlog import CommitLog, Partition
+from commitlog.errors import OutOfOrderSequenceError, ProducerFencedError
 from commitlog.partitions.producer_state import Producers, snapshots
 
 CONFIG = {"segment_bytes": 1_000, "flush_ms": -1}

@@ -160,7 +160,7 @@ def test_without_prometheus_client_one_is_told_what_to_install() -> None:
         "import sys; sys.modules['prometheus_client'] = None\n"
         "import commitlog\n"
         "try: import commitlog.prometheus\n"
-        "except commitlog.MissingDependencyError as error: print(error)"
+        "except commitlog.errors.MissingDependencyError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "pip install commitlog[metrics]" in done.stdout

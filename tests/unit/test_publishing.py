@@ -15,24 +15,26 @@ from helpers import copy_as_if_killed, full_after, names, stage, tree
 
 import commitlog
 from commitlog import (
-    BatchTooLargeError,
     CommitLog,
     ConfigError,
     CorruptionError,
     DiskFullError,
     InvalidRecordError,
-    InvalidTopicError,
     LogConfig,
     Partition,
     PartitionFailedError,
     ReadOnlyError,
     StagedFile,
-    UnfinishedPublicationError,
-    UnknownPartitionError,
     UnknownTopicError,
     files,
 )
 from commitlog.batches import staged
+from commitlog.errors import (
+    BatchTooLargeError,
+    InvalidTopicError,
+    UnfinishedPublicationError,
+    UnknownPartitionError,
+)
 from commitlog.locks import ProcessLock
 from commitlog.partitions.appender import Appender
 from commitlog.partitions.producer_state import Producers, Published, snapshots

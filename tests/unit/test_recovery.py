@@ -10,7 +10,8 @@ from helpers import contents, copy_as_if_killed, encoded, fill, flip, names, sto
 from soak import SOAK, count
 
 import commitlog
-from commitlog import CommitLog, CorruptionError, LogConfig, Partition, Record, Segment, TornTailError
+from commitlog import CommitLog, CorruptionError, LogConfig, Partition, Record, Segment
+from commitlog.errors import TornTailError
 
 CONFIG = {"segment_bytes": 1_000, "index_interval_bytes": 200, "flush_ms": -1}
 

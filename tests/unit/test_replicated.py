@@ -17,7 +17,6 @@ from commitlog import (
     ConfigError,
     CorruptionError,
     DiskFullError,
-    FencedEpochError,
     NotLeaderError,
     OffsetOutOfRangeError,
     Partition,
@@ -25,6 +24,7 @@ from commitlog import (
     ReadOnlyError,
     files,
 )
+from commitlog.errors import FencedEpochError
 from commitlog.partitions.epochs import NAME, EpochHistory, EpochStart
 from commitlog.partitions.slices import received
 from commitlog.replication.core.replica_log import ReplicaLog, ReplicaSlice
@@ -558,7 +558,7 @@ def test_what_is_known_of_producers_comes_with_their_batches(
     follower.lead(2)
     assert follower.append_many([b"a", b"b"], producer=(7, 0, 0)) == range(2)
     assert follower.append_many([b"c"], producer=(7, 0, 2)) == range(2, 3)
-    with pytest.raises(commitlog.OutOfOrderSequenceError):
+    with pytest.raises(commitlog.errors.OutOfOrderSequenceError):
         follower.append_many([b"e"], producer=(7, 0, 4))
     other_log.close()
     with commitlog.open(tmp_path / "other") as again:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from helpers import encoded, names
 
-from commitlog import OffsetIndex, TimeIndex, TopicConfig
+from commitlog import TopicConfig
 from commitlog.batches.encode import EncodedBatch
+from commitlog.index import OffsetIndex, TimeIndex
 from commitlog.open_files import OpenFiles
 from commitlog.segment import Segment, companions
 from commitlog.segment_writer import SegmentWriter

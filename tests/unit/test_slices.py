@@ -4,8 +4,9 @@ import pytest
 from crc32c import crc32c
 from helpers import encoded, gappy, stored
 
-from commitlog import CorruptionError, RecordBatch, TopicConfig, UnsupportedFormatError
+from commitlog import CorruptionError, RecordBatch, TopicConfig
 from commitlog.batches.encode import EncodedBatch, Rules, encode, encode_empty
+from commitlog.errors import UnsupportedFormatError
 from commitlog.partitions.epochs import EpochStart
 from commitlog.partitions.slices import Received, received
 

@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog import (
-    CommitLog,
-    ConfigError,
-    DataLossError,
-    TopicPartition,
-    UnknownPartitionError,
-    UnknownTopicError,
-)
+from commitlog import CommitLog, ConfigError, TopicPartition, UnknownTopicError
+from commitlog.errors import DataLossError, UnknownPartitionError
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import (
     Range,

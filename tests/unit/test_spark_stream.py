@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import commitlog
-from commitlog import CommitLog, DataLossError, GroupNotEmptyError, Topic, UnknownTopicError, WrongLogError
+from commitlog import CommitLog, Topic, UnknownTopicError
+from commitlog.errors import DataLossError, GroupNotEmptyError, WrongLogError
 from commitlog.spark import stream as stream_module
 from commitlog.spark import worker
 from commitlog.spark.planning import dump, load

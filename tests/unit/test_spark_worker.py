@@ -15,7 +15,8 @@ from helpers import decoded, encoded
 from pyspark.sql.types import StructType
 
 import commitlog
-from commitlog import CommitLog, DataLossError, Partition, PathNotMountedError, TopicConfig
+from commitlog import CommitLog, Partition, TopicConfig
+from commitlog.errors import DataLossError, PathNotMountedError
 from commitlog.spark import worker
 from commitlog.spark.arrow_rows import MOST_BYTES, MOST_ROWS, grouped, schema_of, sliced
 from commitlog.spark.options import ReadOptions

@@ -13,19 +13,18 @@ from helpers import CODECS, names, stage
 
 import commitlog
 from commitlog import (
-    BatchTooLargeError,
     ClosedError,
     CommitLog,
     DiskFullError,
     InvalidRecordError,
     RecordBatch,
     StagedFile,
-    UnknownPartitionError,
     UnknownTopicError,
     files,
 )
 from commitlog.batches.format import PUBLISHED, STAMP
 from commitlog.batches.staged import chained
+from commitlog.errors import BatchTooLargeError, UnknownPartitionError
 from commitlog.publishing import staging
 
 

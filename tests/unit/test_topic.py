@@ -8,16 +8,15 @@ from helpers import contents, tree
 
 import commitlog
 from commitlog import (
-    BatchTooLargeError,
     CommitLog,
     ConfigError,
     InvalidRecordError,
     RecordTooLargeError,
     Topic,
     TopicConfig,
-    UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.errors import BatchTooLargeError, UnknownPartitionError
 from commitlog.topics.partitioner import murmur2
 
 KEYS = [b"key-%d" % number for number in range(40)]

@@ -271,7 +271,7 @@ class RemotePartition(LogReader):
         sync: bool = False,
         acks: Acks = "all",
     ) -> int:
-        """Append a record and return its offset once all in-sync replicas have it; with acks=1, the leader."""
+        """Append a record; return its offset once all in-sync replicas have it, or with acks=1 the leader."""
         times = None if timestamp is None else [timestamp]
         return self.append_encoded(self.encode([value], [key], [headers], times), sync=sync, acks=acks).start
 
