@@ -33,7 +33,7 @@ _NOW = 1_700_000_000_000
 MODES: tuple[dict[str, Any], ...] = (
     {"mode": "r"},
     {"mode": "w"},
-    {"mode": "w", "shared": True},
+    {"mode": "shared"},
     {"mode": "w", "config": LogConfig(recovery_mode="salvage")},
     {"mode": "w", "config": LogConfig(recovery_mode="absolute")},
 )

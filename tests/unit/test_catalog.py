@@ -327,7 +327,7 @@ def test_a_partition_without_its_directory_is_damage(log_path: Path, how: str, m
         shutil.rmtree(log_path / "t-1")
     else:
         with_partitions(log_path, 3)
-    asked = {"shared": True} if mode == "shared" else {"mode": mode}
+    asked = {"mode": mode}
     missing = str(log_path / ("t-1" if how == "a directory is lost" else "t-2"))
     with pytest.raises(CorruptionError) as caught, commitlog.open(log_path, **asked) as log:
         log.topic("t")

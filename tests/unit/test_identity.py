@@ -24,7 +24,7 @@ def test_every_log_has_an_id_of_its_own_that_stays(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with commitlog.open(tmp_path / name) as log:
             found.append(log.log_id)
-        ways: list[dict[str, Any]] = [{"mode": "r"}, {"mode": "w"}, {"shared": True}]
+        ways: list[dict[str, Any]] = [{"mode": "r"}, {"mode": "w"}, {"mode": "shared"}]
         for how in ways:
             with commitlog.open(tmp_path / name, **how) as log:
                 assert log.log_id == found[-1]
