@@ -373,7 +373,7 @@ def test_a_lost_description_of_an_internal_topic_is_noticed(log_path: Path, name
         assert log.describe_group("g").partitions[0].committed == 1
 
 
-MODES = [{"mode": "r"}, {"mode": "w"}, {"shared": True}, {"config": LogConfig(recovery_mode="salvage")}]
+MODES = [{"mode": "r"}, {"mode": "w"}, {"mode": "shared"}, {"config": LogConfig(recovery_mode="salvage")}]
 
 
 @pytest.mark.parametrize("mode", MODES)
