@@ -30,6 +30,7 @@ import growth
 import killed
 import latencies
 import limits
+import many_partitions
 import numpy
 import partitioned
 import producing
@@ -55,6 +56,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group | Curve]]] = {
     "append_one": compare.append_one,
     "producer": producing.producer,
     "counting": counting.counting,
+    "many_partitions": many_partitions.many_partitions,
     "records": compare.records,
     "values": compare.values,
     "arrow_scan": bulk.arrow_scan,
