@@ -98,47 +98,47 @@ class TopicConfig(Config):
     """The settings of one topic. Names and defaults are Kafka's, except that flush_ms is a second."""
 
     cleanup_policy: CleanupPolicy = one_of("delete", "delete", "compact", "compact,delete")
-    """What goes: segments that are too old, records whose key has a later one, or both."""
+    """What is removed: segments that are too old, records whose key has a later record, or both."""
     compression_type: CompressionType = one_of("none", "none", "zstd", "lz4", "gzip", "snappy")
-    """How the bodies of batches are compressed; lz4 and snappy need the extra `codecs`."""
+    """The compression of batch bodies; lz4 and snappy need the extra `codecs`."""
     delete_retention_ms: int = between(DAY_MS, 0)
-    """How long compaction keeps a tombstone after the first pass that met it."""
+    """How long compaction keeps a tombstone after the first pass that saw it."""
     file_delete_delay_ms: int = between(60_000, 0)
-    """How long files of removed segments stay on disk, for readers that still have to open them."""
+    """How long the files of removed segments stay on disk, for readers that still have to open them."""
     flush_messages: int = between(-1, 1, unlimited=True)
-    """Sync behind the caller's back when so many records wait for it."""
+    """Start a background sync once this many records are unsynced."""
     flush_ms: int = between(1000, 1, unlimited=True)
-    """Sync behind the caller's back so often: what a power cut may cost."""
+    """The interval of background syncs: a power cut may cost this much."""
     index_interval_bytes: int = between(4 * KIB, 0, MAX_INT32)
-    """One entry of the indexes for so many bytes of batches."""
+    """Bytes of batches between two index entries."""
     max_compaction_lag_ms: int = between(-1, 1, unlimited=True)
-    """A record is looked at by compaction after so long at the latest, however clean the rest is."""
+    """Compaction looks at every record within this time, however clean the rest is."""
     max_message_bytes: int = between(MIB, 1, MAX_INT32)
-    """The largest record that is taken: key, value and headers together."""
+    """The largest record accepted: key, value and headers together."""
     message_timestamp_type: TimestampType = one_of("CreateTime", "CreateTime", "LogAppendTime")
-    """Whose time a record has: the one that was given with it, or the log's at the append."""
+    """A record's time: the one given with it, or the time of the append."""
     min_cleanable_dirty_ratio: float = fraction(0.5)
-    """Compaction waits until this part of the bytes has not been looked at."""
+    """Compaction starts when at least this part of the bytes is dirty."""
     min_compaction_lag_ms: int = between(0, 0)
-    """Compaction leaves records alone that are younger."""
+    """Compaction leaves records younger than this alone."""
     min_insync_replicas: int = between(1, 1, MAX_INT32)
     """With fewer replicas in sync, `acks="all"` is refused."""
     partitioner: str = field(default="xxhash", metadata={"type": str})
     """How keys choose partitions: `xxhash`, `murmur2` as in Kafka, or your own (`register_partitioner`)."""
     preallocate: bool = field(default=False, metadata={"type": bool})
-    """Take the disk space of a whole segment when it is begun."""
+    """Reserve the disk space of a whole segment when it is started."""
     retention_bytes: int = between(-1, 0, unlimited=True)
-    """Remove the oldest segments of a partition when it is larger."""
+    """Remove the oldest segments of a partition that is larger than this."""
     retention_ms: int = between(7 * DAY_MS, 0, unlimited=True)
-    """Remove segments whose latest record is older."""
+    """Remove segments whose latest record is older than this."""
     segment_bytes: int = between(GIB, 512, MAX_INT32)
-    """Roll when the active segment has this size; also the most that one append may take."""
+    """Roll when the active segment reaches this size; also the limit of one append."""
     segment_index_bytes: int = between(10 * MIB, 64, MAX_INT32)
-    """Roll when an index has this size."""
+    """Roll when an index reaches this size."""
     segment_ms: int = between(7 * DAY_MS, 1, unlimited=True)
-    """Roll at an append whose timestamp is so much later than the segment's first."""
+    """Roll at an append whose timestamp is this much later than the segment's first."""
     unclean_leader_election_enable: bool = field(default=False, metadata={"type": bool})
-    """If no in-sync replica is alive, let another one lead, and lose what it does not have."""
+    """If no in-sync replica is alive, let another replica lead, and lose the records it lacks."""
 
     @classmethod
     def from_kafka(cls, settings: Mapping[str, Any]) -> Self:
@@ -201,24 +201,24 @@ def _from_text(name: str, value: Any, kind: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig(Config):
-    """The settings of a whole log: what is not a topic's own business."""
+    """The settings of a whole log, beside those of its topics."""
 
     cleaner_backoff_ms: int = between(15_000, 1)
     """How often the cleaner looks for something to compact."""
     cleaner_dedupe_buffer_bytes: int = between(128 * MIB, 1)
-    """The memory of a pass of compaction: 24 bytes a key, nine tenths of it in use at most."""
+    """The memory of a compaction pass: 24 bytes a key, at most nine tenths of it used."""
     cleaner_enable: bool = field(default=True, metadata={"type": bool})
-    """Whether compacted topics are compacted in the background."""
+    """Compact topics in the background."""
     cleaner_io_max_bytes_per_second: int = between(-1, 1, unlimited=True)
-    """Reads and writes of compaction are held to this."""
+    """The rate limit of compaction's reads and writes."""
     max_open_segments: int = between(64, 1, 1 << 20)
-    """So many sealed segments are kept open and mapped, those that were used last."""
+    """How many sealed segments stay open and mapped; the least recently used one is closed first."""
     recovery_mode: RecoveryMode = one_of("cut", "cut", "absolute", "salvage")
-    """What becomes of an unfinished end at open: it is cut off, refused, or kept as far as it is sound."""
+    """What open does with an unfinished end: cut it off, refuse it, or keep what is sound."""
     retention_check_ms: int = between(300_000, 1)
     """How often retention is applied."""
     topic_defaults: TopicConfig = field(default_factory=TopicConfig, metadata={"type": TopicConfig})
-    """The settings of topics that are created without them."""
+    """The settings of topics that are created without their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,27 +231,27 @@ class ProducerConfig(Config):
     acks: Literal[0, 1, "all"] = one_of(1, 0, 1, "all")
     """What a future waits for: nothing (0), written (1), or synced and on all in-sync replicas (`"all"`)."""
     batch_size: int = between(MIB, 1)
-    """A batch is appended when it has so many bytes."""
+    """A batch is appended when it reaches this many bytes."""
     buffer_memory: int = between(32 * MIB, 1)
-    """With `acks="all"`: so many bytes may wait for their sync, then `send()` waits."""
+    """With `acks="all"`: when this many bytes are unsynced, `send()` waits."""
     client_id: str = field(default="", metadata={"type": str})
-    """The name under which quotas count."""
+    """The name that quotas apply to."""
     compression_type: Literal["topic"] | CompressionType = one_of(
         "topic", "topic", "none", "zstd", "lz4", "gzip", "snappy"
     )
-    """As the topic's, or `topic` for just that."""
+    """The compression of the batches; `topic` uses the topic's."""
     delivery_timeout_ms: int = between(120_000, 0)
-    """A batch that cannot be appended is tried again for so long."""
+    """How long a batch that cannot be appended is retried."""
     enable_idempotence: bool = field(default=True, metadata={"type": bool})
-    """Number the batches, so that one that is tried again is there once."""
+    """Number the batches, so that a retried batch is in the log once."""
     key_serializer: Callable[[Any], bytes | None] | None = function()
     """Called with every key that is sent, None too; returns bytes or None."""
     linger_ms: int = between(5, 0)
-    """A batch that is not full is appended after so long; with 0, each `send()` appends its record."""
+    """How long a batch that is not full waits for more; with 0, each `send()` appends its record."""
     max_block_ms: int = between(60_000, 0)
     """How long `send()` waits for room in the buffer."""
     retry_backoff_ms: int = between(100, 1)
-    """The wait between two tries."""
+    """The wait between two attempts."""
     value_serializer: Callable[[Any], bytes | None] | None = function()
     """Called with every value that is sent, None too; returns bytes or None."""
 
@@ -270,11 +270,11 @@ class ConsumerConfig(Config):
     )
     """Where to start without a committed offset, or with one that the log does not have; `none` raises."""
     client_id: str = field(default="", metadata={"type": str})
-    """The name under which quotas count."""
+    """The name that quotas apply to."""
     consumer_timeout_ms: int = between(-1, 0, unlimited=True)
-    """Iteration ends when no record has come for so long."""
+    """Iteration ends when no record arrives for this long."""
     enable_auto_commit: bool = field(default=True, metadata={"type": bool})
-    """Commit positions behind the caller's back, at a rebalance and at `close()`."""
+    """Commit positions in the background, at a rebalance and at `close()`."""
     fetch_max_bytes: int = between(50 * MIB, 1)
     """The most that one `poll_batches()` or `poll_arrow()` returns, or a batch more; batches count as before
     compression, and as 16 bytes a record at least."""
@@ -283,22 +283,22 @@ class ConsumerConfig(Config):
     group_instance_id: str | None = field(default=None, metadata={"type": str, "optional": True})
     """A name for a static member, which keeps its partitions over a restart."""
     heartbeat_interval_ms: int = between(3000, 1)
-    """How often a sign of life is given, and new partitions and topics are looked for."""
+    """How often a member sends a heartbeat and looks for new topics and partitions."""
     isolation_level: Literal["read_uncommitted", "read_committed"] = one_of(
         "read_uncommitted", "read_uncommitted", "read_committed"
     )
-    """Both read the same, for there are no transactions."""
+    """Both values read the same records: there are no transactions."""
     key_deserializer: Callable[[bytes | None], Any] | None = function()
     """Called with every key, None too."""
     max_poll_interval_ms: int = between(300_000, 1)
-    """A member that does not call `poll()` for so long leaves its group."""
+    """A member that does not call `poll()` for this long leaves its group."""
     max_poll_records: int = between(500, 1)
     """The most records that one `poll()` returns."""
     partition_assignment_strategy: str | Sequence[str] = ("cooperative-sticky",)
     """How a group shares partitions; one or more, in order of preference: `cooperative-sticky`, `sticky`,
     `range`, `roundrobin`, or your own (`register_assignor`)."""
     session_timeout_ms: int = between(45_000, 1)
-    """A member that gives no sign of life for so long loses its partitions."""
+    """A member without a heartbeat for this long loses its partitions."""
     value_deserializer: Callable[[bytes | None], Any] | None = function()
     """Called with every value, None too."""
 

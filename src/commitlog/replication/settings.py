@@ -19,13 +19,13 @@ class ReplicationConfig(Config):
     replica_fetch_max_bytes: int = between(10 * MIB, 1, MAX_INT32)
     """The most that one answer to a follower holds; one batch is always sent."""
     replica_fetch_wait_max_ms: int = between(500, 0)
-    """How long a leader holds a fetch when there is nothing new; below the two timeouts."""
+    """How long a leader holds a fetch when there is nothing new; must be below the two timeouts."""
     replica_lag_time_max_ms: int = between(30_000, 1)
-    """A replica that has not caught up for so long is not in sync any more."""
+    """A replica that has not caught up for this long is no longer in sync."""
     replication_throttle_bytes_per_second: int = between(-1, 1, unlimited=True)
-    """At most so much goes to replicas that are not in sync."""
+    """The rate limit of traffic to replicas that are not in sync."""
     request_timeout_ms: int = between(30_000, 1)
-    """How long `acks="all"` waits, and a follower for a lost answer."""
+    """How long `acks="all"` waits, and how long a follower waits for an answer."""
 
     def __post_init__(self) -> None:
         Config.__post_init__(self)
