@@ -44,7 +44,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return StreamReader(schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return what writes a batch query; whatever forbids it is told here, before it runs."""
+        """Return what writes a batch query; an error that forbids it is raised here, before it runs."""
         from commitlog.spark.sink import BatchWriter
 
         return BatchWriter(schema, self.options, overwrite)

@@ -1,7 +1,7 @@
 """Compaction: of every key only the latest record stays. Kafka's log cleaner, on columns.
 
 A pass notes the latest offset of every key in the dirty part of the log, as far as its map has room, and
-then writes the segments below that point anew without the records that have a later one. Offsets and order
+then rewrites the segments below that point without the records that have a later one. Offsets and order
 never change. docs/compaction.md has the picture.
 """
 
@@ -63,7 +63,7 @@ class CompactionReport:
 
 
 class Cleanable(NamedTuple):
-    """The segments that a pass may write anew, and the part [first_dirty, end) of them that it looks at."""
+    """The segments that a pass may rewrite, and the part [first_dirty, end) of them that it looks at."""
 
     segments: tuple[Segment, ...]
     first_dirty: int
@@ -84,7 +84,7 @@ class Cleanable(NamedTuple):
         return [one for one, end in zip(self.segments, ends, strict=False) if end > self.first_dirty]
 
     def is_due(self, config: TopicConfig, now_ms: int) -> bool:
-        """Say whether there is so much to gain, or something waits so long, that a pass should run."""
+        """Say whether a pass should run: there is enough to gain, or a record has waited too long."""
         dirty = self._dirty()
         if not dirty:
             return False
@@ -218,7 +218,7 @@ class Pass:
     # --- cleaning
 
     def _clean(self) -> Iterator[tuple[CleanedFile, Sequence[Segment]]]:
-        """Write the segments below the end anew, neighbours together as long as they fit in one."""
+        """Rewrite the segments below the end, and join neighbours that fit in one."""
         segments = [one for one in self._work.segments if one.base_offset < self.end]
         ends = [*(one.base_offset for one in self._work.segments[1:]), self._work.end]
         group: _Group | None = None

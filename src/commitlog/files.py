@@ -55,7 +55,7 @@ def descriptors_left() -> int:
 
 
 class Descriptor:
-    """A descriptor that is closed when nobody has it any more: Ctrl-C may end whoever was to close it."""
+    """A descriptor that closes itself when nobody refers to it any more, even after Ctrl-C."""
 
     __slots__ = ("fd",)
 
@@ -277,7 +277,7 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
 
 
 def wait_for_lock(fd: int, *, shared: bool = False) -> None:
-    """Take the lock of an open file, waiting for whoever has it."""
+    """Take the lock of an open file, waiting until it is free."""
     fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 

@@ -143,7 +143,7 @@ class Index:
 
     def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return offsets and positions of all entries."""
-        count = len(self)  # first: it may map the file anew
+        count = len(self)  # first: it may map the file again
         cells = np.frombuffer(self._cells, np.uint64)[self.words - 1 : count * self.words : self.words]
         return (cells >> np.uint64(32)).astype(np.int64) + self.base_offset, (cells & np.uint64(_LOW)).astype(
             np.int64
@@ -187,11 +187,11 @@ class Index:
             self._count = self._find_count()
 
     def has_room(self, entries: int) -> bool:
-        """Say whether so many entries more fit in segment_index_bytes."""
+        """Say whether this many more entries fit in segment_index_bytes."""
         return (self._count + entries) * 8 * self.words <= self._limit_bytes
 
     def make_room(self, entries: int = 1) -> None:
-        """Reserve blocks for so many entries more; the only step of an append to an index that can fail."""
+        """Reserve blocks for this many more entries; the only step of an append to an index that can fail."""
         while self._count + entries > self._capacity:
             size = len(self._map or b"")
             if self._anonymous:
@@ -265,7 +265,7 @@ class OffsetIndex(Index):
         relative = offset - self.base_offset
         if relative < 0:
             return IndexEntry(self.base_offset, 0)
-        count = len(self)  # first: it may map the file anew
+        count = len(self)  # first: it may map the file again
         number = bisect_right(self._cells, (relative << 32) | _LOW, 0, count)
         return self[number - 1] if number else IndexEntry(self.base_offset, 0)
 
@@ -293,7 +293,7 @@ class TimeIndex(Index):
 
     def lookup(self, timestamp: int) -> IndexEntry:
         """Return the greatest entry at or below `timestamp`, or the segment's start if there is none."""
-        count = len(self)  # first: it may map the file anew
+        count = len(self)  # first: it may map the file again
         cells = self._cells
         number = bisect_right(range(count), timestamp, key=lambda entry: cells[2 * entry])
         return self[number - 1] if number else IndexEntry(self.base_offset, 0)

@@ -1,6 +1,6 @@
 """KeyMap: the latest offset of every key, in numpy arrays of bounded size.
 
-A key is known by its 128-bit xxh3 hash under a seed drawn anew for each map, not by its bytes. Among a
+A key is known by its 128-bit xxh3 hash under a new seed for each map, not by its bytes. Among a
 billion keys two would share a hash with a probability of 10 to the power of -21, and nobody who does not know
 the seed can make it happen.
 """

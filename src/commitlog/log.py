@@ -1,4 +1,4 @@
-"""CommitLog: a directory of topics, its lock, and the work done behind the caller's back."""
+"""CommitLog: a directory of topics, its lock, and the work done in the background."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ class CommitLog:
         self._check_writable()
         self._quotas.remove(client_id)
 
-    # --- what happened, and what happens behind the caller's back
+    # --- what happened, and what happens in the background
 
     @property
     def recovery(self) -> tuple[RecoveryReport, ...]:
@@ -367,7 +367,7 @@ class CommitLog:
     def release_removed(self) -> None:
         """Close the files of segments that were removed: as long as they are mapped, the disk keeps them.
 
-        For readers that live long: whoever reads a partition does this for it, but others may not be read.
+        For long-lived readers: reading a partition does this for it, but some partitions may never be read.
         """
         self._check_open()
         self._topics.forget_removed()

@@ -1,4 +1,4 @@
-"""Steps: how far work that takes long has come, told every few megabytes to whoever wants to know."""
+"""Steps: the progress of long work, reported every few megabytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEP_BYTES = 4 * 1024 * 1024
 
 
 class Steps:
-    """Counts the bytes that are done. Invariant: what is told never falls, and is never more than all."""
+    """Counts the bytes done. Invariant: the reported number never falls, and never exceeds the total."""
 
     def __init__(self, progress: Progress | None, total_bytes: int = 0) -> None:
         self._progress = progress
@@ -39,7 +39,7 @@ class Steps:
 
     @contextmanager
     def part(self, size_bytes: int) -> Iterator[None]:
-        """Let so many bytes be done after this, however many are counted within."""
+        """Count this many bytes in all for the work inside, whatever is counted within."""
         self._end = end = min(self._done + size_bytes, self._total)
         yield
         self._end, self._done = self._total, end

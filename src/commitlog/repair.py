@@ -284,7 +284,7 @@ def fill_hole(directory: str, start: int, end: int, config: TopicConfig) -> Salv
 
 
 class _Copy:
-    """A segment being written anew, batch by batch."""
+    """A segment being rewritten, batch by batch."""
 
     def __init__(self, fd: int, base_offset: int) -> None:
         self._fd = fd
@@ -340,7 +340,7 @@ def _is_damaged(segment: Segment, end_offset: int, steps: Steps) -> bool:
 
 
 def _rebuild_indexes(segment: Segment, end_offset: int, config: TopicConfig) -> int:
-    """Make the indexes of a sound segment anew if one is false; returns how many were."""
+    """Rebuild the indexes of a sound segment if one is false; returns how many were."""
     bad = false_indexes(segment)
     if bad:
         for path in companions(segment.path):

@@ -72,7 +72,7 @@ class Segment:
     """A .log file: its batches take the offsets from base_offset to the next segment's, without a hole.
 
     Bytes [0, size_bytes) are whole batches and may be read; what lies after them is not looked at. Maps
-    are opened on demand and dropped at any time; whoever still reads from one keeps it alive.
+    are opened on demand and dropped at any time; a reader that still uses one keeps it alive.
     """
 
     def __init__(self, path: str, base_offset: int, size_bytes: int, cache: OpenFiles | None = None) -> None:
@@ -107,7 +107,7 @@ class Segment:
     # --- handles
 
     def release(self) -> None:
-        """Let go of maps, and of what was learned by reading; the next read starts anew."""
+        """Let go of maps, and of what was learned by reading; the next read starts again."""
         self._map = self._indexes = None
         self._read_to = (-1, 0)
 
@@ -200,7 +200,7 @@ class Segment:
     def _locate(self, offset: int) -> tuple[int, Window] | None:
         """Return the position of the first batch that ends after `offset`, and the window it was seen in.
 
-        Whoever reads on must read there: the segment may grow, or be replaced, meanwhile.
+        A caller that reads on must read there: the segment may grow, or be replaced, meanwhile.
         """
         position = self.start_for(offset)
         window = self._window(position)

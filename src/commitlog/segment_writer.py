@@ -21,7 +21,7 @@ _NEVER = 1 << 63
 _MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry holds 32 bits; the lean path does not look
 _LAST_OFFSETS = MAX_INT64 - (1 << 34)  # a segment that begins here may come to the last offset there is
 _MOST_BYTES = 0xFFFF_0000  # of a leader's segment, which may be longer than ours
-_SINGLES = 1024  # so many small single batches in a row, with no sync between them, and the tail is mapped
+_SINGLES = 1024  # small single batches in a row, without a sync between them, after which the tail is mapped
 _SMALL_BYTES = 1024  # of a batch; measured: above, page faults cost more than pwrite()
 _RESTING = -2  # for a descriptor: wake() opens the file again
 _LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 64 * 1024, 1024 * 1024
@@ -32,7 +32,7 @@ class SegmentWriter:
 
     The partition writes single records itself, as long as they end by `lean_end` and are not later than
     `roll_after`. After `quiet_position` one is due an index entry, which needs make_room(); that one, or one
-    later than `max_timestamp`, is told with note(). Up to `tail_end` it stores them into `tail`, a map of the
+    later than `max_timestamp`, is passed to note(). Up to `tail_end` it stores them into `tail`, a map of the
     file from `tail_start` on; after that write_single() writes them.
 
     An idle one may rest(): it has no file open then, and wake() comes before the next append or seal.
@@ -119,7 +119,7 @@ class SegmentWriter:
         self._foresee()
 
     def rename(self, path: str) -> None:
-        """Let the segment's files have the names that belong to `path`, and whoever has these now lose them.
+        """Rename the segment's files to the names that belong to `path`, replacing files of these names.
 
         The .log comes last: before, nothing has happened, as indexes are derived.
         """

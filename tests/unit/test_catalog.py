@@ -321,16 +321,15 @@ def test_a_number_of_partitions_that_no_topic_has_is_damage(log_path: Path, coun
 
 @pytest.mark.parametrize("mode", ["r", "w", "shared"])
 @pytest.mark.parametrize("how", ["more in the description", "a directory is lost"])
-def test_a_partition_without_its_directory_is_damage(log_path: Path, how: str, mode: str) -> None:
+def test_a_partition_without_its_directory_is_damage(log_path: Path, how: str, mode: Any) -> None:
     with commitlog.open(log_path) as log:
         log.create_topic("t", partitions=2).append_many([b"a", b"b"])
     if how == "a directory is lost":
         shutil.rmtree(log_path / "t-1")
     else:
         with_partitions(log_path, 3)
-    asked = {"mode": mode}
     missing = str(log_path / ("t-1" if how == "a directory is lost" else "t-2"))
-    with pytest.raises(CorruptionError) as caught, commitlog.open(log_path, **asked) as log:
+    with pytest.raises(CorruptionError) as caught, commitlog.open(log_path, mode=mode) as log:
         log.topic("t")
     assert caught.value.path == missing
     assert not os.path.exists(missing), "nothing was made in its place"

@@ -159,7 +159,7 @@ class RecordBatch:
         return self._body or self._read(want_ends=False)
 
     def body_with_ends(self) -> Body:
-        """Return the same, for who will ask for the ends of strings: their sums need not be taken then."""
+        """Return the body with the ends of its strings, so that their sums need not be taken again."""
         return self._body or self._read(want_ends=True)
 
     def _read(self, *, want_ends: bool) -> Body:

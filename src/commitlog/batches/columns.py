@@ -62,7 +62,7 @@ def narrow(values: NDArray[Any]) -> IntColumn:
 
 
 def narrow_within(values: NDArray[Any], low: int, high: int) -> IntColumn:
-    """Do the same for numbers whose least and greatest are known."""
+    """Pack numbers whose least and greatest are known."""
     if low == high:
         return IntColumn(CONSTANT, low, b"")
     form = U8 if high < 1 << 8 else U16 if high < 1 << 16 else U32 if high < 1 << 32 else U64

@@ -260,7 +260,7 @@ def assemble(
 
 
 def numbered(batch: EncodedBatch, producer: tuple[int, int, int]) -> EncodedBatch:
-    """Return a batch of assemble() as one of a producer; only its header and checksum are made anew."""
+    """Return a batch of assemble() as one of a producer; only its header and checksum are new."""
     fields = list(CHECKED.unpack_from(batch.parts[0]))
     fields[2], fields[8], fields[5] = producer  # producer_id, producer_epoch, base_sequence
     return _with_head(batch, fields, producer)
@@ -325,7 +325,7 @@ def reencode(
     base_offset: int | None = None,
     producer: tuple[int, int, int] | None = None,
 ) -> EncodedBatch:
-    """Encode the records of a slice anew, as a batch that takes `span` offsets.
+    """Encode the records of a slice again, as a batch that takes `span` offsets.
 
     base_offset and producer are the same as before, unless they are given.
     """

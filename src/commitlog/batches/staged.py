@@ -28,7 +28,7 @@ from commitlog.errors import BatchTooLargeError, CorruptionError, InvalidRecordE
 FOLDER, SUFFIX = "staging", ".staged"
 KEPT_SECONDS = 24 * 60 * 60  # so long a staged file waits for its publication
 _CHUNK_BYTES = 4 << 20  # appended at once; appends of others wait for it
-_CHUNK_BATCHES = 512  # files.write_at() writes so many without a copy
+_CHUNK_BATCHES = 512  # files.write_at() writes this many without a copy
 _CRC = Struct("<I")
 
 

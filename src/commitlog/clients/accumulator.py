@@ -38,7 +38,7 @@ class _Unfinished(NamedTuple):
 
 
 class Accumulator:
-    """Appends the batches of one topic in turn, and tells of each one where it was written."""
+    """Appends the batches of one topic in turn, and reports where each was written."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Accumulator:
                     self.ready.popleft()
 
     def _append(self, batch: ProducerBatch) -> None:
-        """Append a batch, each partition's share of it; whatever fails is told to those it concerns."""
+        """Append a batch, each partition's share of it; each record's future learns what failed."""
         topic = self.topic
         try:
             unfinished = self._begun(batch)

@@ -223,7 +223,7 @@ class Consumer(Positions):
             self._find_again(name)
 
     def _find_again(self, name: TopicPartition) -> None:
-        """A topic was deleted: drop it, unless it was assigned by name; one made since is read anew."""
+        """Drop a topic that was deleted, unless it was assigned by name; one made since is read afresh."""
         if self._subscription is None:
             self._partition(name)  # UnknownTopicError
         self._fetcher.drop([name])
@@ -291,9 +291,10 @@ class Consumer(Positions):
         offsets: Mapping[tuple[str, int], Committable] | None = None,
         callback: OnCommit | None = None,
     ) -> None:
-        """Do the same behind the caller's back.
+        """Commit in the background.
 
-        `callback` is told the offsets, and what went wrong, from within poll(), commit() or close().
+        `callback` is called with the offsets, and with the error if there was one, from within poll(),
+        commit() or close().
         """
         with self._used():
             self._check_usable()
@@ -377,4 +378,4 @@ def _committable(given: Committable) -> OffsetAndMetadata:
         is_number = isinstance(offset, int) and not isinstance(offset, bool)
         if is_number and offset >= 0 and isinstance(metadata, str):
             return OffsetAndMetadata(offset, metadata)
-    raise ConfigError("offset", given, "must be an integer, 0 or above, or such a one and a text")
+    raise ConfigError("offset", given, "must be a non-negative integer, or an (offset, metadata) pair")

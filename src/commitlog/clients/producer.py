@@ -1,6 +1,6 @@
 """Producer: records sent one by one, appended in batches. Kafka's names, so that code moves over.
 
-Whoever sends the record that fills a batch appends it, there and then: no other thread has to be waited for,
+The thread that sends the record which fills a batch appends it, there and then: it waits for no other thread,
 and a producer that is too fast is slowed down by its own work. A thread of the producer appends what has
 waited for linger_ms, and syncs what is to be durable.
 """
@@ -94,7 +94,7 @@ class Producer:
         """Put a record on its way; returns what tells, when asked, where it is.
 
         Value and key are bytes-like or None, or what the serializers turn into that. A record that cannot be
-        sent is refused here. Whoever fills a batch waits until it is appended.
+        sent is refused here. The caller that fills a batch waits until it is appended.
         """
         # Small plain records join the open batch without a lock; ProducerBatch says why none is lost, doubled
         # or out of order. Measured with all that a record costs until it is written: 1,140 ns with a lock,
@@ -219,7 +219,7 @@ class Producer:
             _logger.error("records for %s were not delivered: %s", delivery.topic, error)
             self._lost = self._lost or error
 
-    # --- behind the sender's back
+    # --- in the background
 
     def _work(self) -> float:
         """Append what has waited long enough, and sync; returns when to come again.

@@ -21,7 +21,7 @@ from commitlog.tasks import Condition
 
 _RECORD_BYTES = 64  # what a record takes of batch_size and buffer_memory beside key and value
 _FIELDS = 4  # of a record in ProducerBatch.records: value, key, moment, ticket
-_SAMPLE = 64  # one record of so many tells how large they are
+_SAMPLE = 64  # one record of this many is a sample of their sizes
 _CLOSED = -1  # a limit that every ticket has reached
 _logger = logging.getLogger("commitlog.producer")
 
@@ -61,9 +61,9 @@ class ProducerBatch:
     - A record's ticket is drawn before the record is added, and is what its future knows it by. A thread that
       is held up in between adds its record behind those with higher tickets: mostly the ticket is the row,
       and row_of() knows when it is not.
-    - close() lowers `limit`, then counts; what it counts is the batch. Whoever adds a record looks at `limit`
-      afterwards. If that is above the ticket, close() had not begun, and will count the record. If not,
-      row_of() tells whether it was counted; one that was not is sent anew. So none is lost or doubled.
+    - close() lowers `limit`, then counts; what it counts is the batch. A thread that adds a record looks at
+      `limit` afterwards. If that is above the ticket, close() had not begun, and will count the record. If
+      not, row_of() tells whether it was counted; one that was not is sent again. So none is lost or doubled.
 
     `limit` is also the ticket that fills the batch: sizes are not added up record by record, but each counts
     as `small_bytes`, and what a larger one has above that is charged to the batch under the producer's lock.
@@ -154,7 +154,7 @@ class ProducerBatch:
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether each record has somebody who is told what became of it."""
+        """Whether every record has a callback."""
         return len(self._callbacks) == self._count
 
     @property

@@ -1,7 +1,7 @@
 """Meters: how fast a client id may go on, over all threads and processes of the machine.
 
 This is the generic cell rate algorithm. A client id has an account, which holds the time at which all that it
-has taken is paid for, at so many bytes a second. Whoever takes bytes moves that time on, and waits for it to
+has taken is paid for, at its rate. A client that takes bytes moves that time on, and waits for it to
 come. Time that went unused is kept for a burst.
 
 An account is a small file that all processes change under its lock; read and written, not mapped, so that a
@@ -104,7 +104,7 @@ class Account:
         return Debt(free_at, rate, remainder)
 
     def _opened(self) -> int:
-        """Return the file's descriptor; one that was removed is made anew."""
+        """Return the file's descriptor; one that was removed is made again."""
         if self._file is None or os.fstat(self._file.fd).st_nlink == 0:
             self._close()
             self._file = files.Descriptor(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644))
@@ -180,7 +180,7 @@ class RateLimit:
 
 
 class Throttle:
-    """Makes whoever takes bytes wait as its meter says, until it is stopped. Threads may share it."""
+    """Makes a client that takes bytes wait as its meter says, until it is stopped. Threads may share it."""
 
     def __init__(self, meter: RateLimit) -> None:
         self._meter = meter

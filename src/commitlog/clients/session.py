@@ -1,4 +1,4 @@
-"""GroupSession: what a consumer does for its group while it polls, and what is done behind its back."""
+"""GroupSession: what a consumer does for its group while it polls, and what is done in the background."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class GroupSession:
             self._commit(offsets)
 
     def commit_async(self, offsets: Offsets, on_commit: OnCommit | None) -> None:
-        """Commit behind the caller's back."""
+        """Commit in the background."""
         self._commits.append((offsets, on_commit))
         self._start_task().wake()
 
@@ -221,7 +221,7 @@ class GroupSession:
             self._committed.update((name, value.offset) for name, value in offsets.items())
 
     def _auto_commit(self, names: Iterable[TopicPartition]) -> None:
-        """Commit how far the caller was given records; one that fails is told to the log, as in Kafka."""
+        """Commit how far the caller was given records; a failure is logged, as in Kafka."""
         self._commit_at = time.monotonic() + self._config.auto_commit_interval_ms / 1000
         positions = self._fetcher.positions()
         moved = {
@@ -239,7 +239,7 @@ class GroupSession:
         counts = self.member.count_partitions({name.topic for name in offsets})
         return {name: value for name, value in offsets.items() if name.partition < counts.get(name.topic, 0)}
 
-    # --- behind the consumer's back
+    # --- in the background
 
     def _start_task(self) -> Task:
         if self._task is None:

@@ -127,7 +127,7 @@ class Groups:
             names = sorted(
                 {*committed, *state.owners, *(one for some in state.target.values() for one in some)}
             )
-            # measured: finding the topic of each partition anew takes 100 us a partition
+            # measured: finding the topic of each partition again takes 100 us a partition
             topics = {topic: self._partitions_of(topic) for topic in {name.topic for name in names}}
             partitions = [
                 _progress(

@@ -1,6 +1,6 @@
 """A group's files: its lock, its state and its heartbeats.
 
-groups/NAME.lock      held by whoever looks at the group or changes it
+groups/NAME.lock      held by a process that looks at the group or changes it
 groups/NAME.json      the state; replaced whole
 groups/NAME.beats     heartbeats, mapped
 

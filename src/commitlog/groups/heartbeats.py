@@ -62,5 +62,5 @@ class Heartbeats:
         return self._words[(slot + 1) * _WORDS + _BEAT]
 
     def vacate(self, slot: int) -> None:
-        """Take a slot from whoever has it; with the group's lock held."""
+        """Take a slot from the member that has it; with the group's lock held."""
         self._words[(slot + 1) * _WORDS + _TOKEN] = 0

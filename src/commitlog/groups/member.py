@@ -203,7 +203,7 @@ class GroupMember:
         state.check_member(self.directory.group_id, self._member.member_id, self._member.instance_id)
         return self._member.member_id
 
-    # --- signs of life, behind the consumer's back
+    # --- heartbeats, in the background
 
     def polling(self) -> None:
         """Note that the consumer is at work in poll()."""
@@ -216,7 +216,7 @@ class GroupMember:
     def beat(self) -> float:
         """Give a sign of life; returns the seconds until the next one.
 
-        It takes no lock: whoever holds the group's, however long, silences nobody.
+        It takes no lock: a process that holds the group's, however long, silences nobody.
         """
         member, now = self._member, self._clock()
         if member is None or self.lost or self._is_left_alone(now):

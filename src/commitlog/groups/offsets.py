@@ -23,7 +23,7 @@ TOPIC_CONFIG: dict[str, Any] = {
     "segment_index_bytes": 1 << 20,
     "segment_ms": 24 * 60 * 60 * 1000,
 }
-_TRUST_SECONDS = 12 * 60 * 60  # half of delete_retention_ms: a tombstone is seen, or everything read anew
+_TRUST_SECONDS = 12 * 60 * 60  # half of delete_retention_ms: a tombstone is seen, or everything is read again
 
 
 class OffsetAndMetadata(NamedTuple):

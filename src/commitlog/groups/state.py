@@ -1,7 +1,7 @@
 """GroupState: who is in a consumer group, and who has which partition. A state machine: no files, no clock.
 
-Whoever changes the group holds its lock, takes the state from the group's file, calls one method, and puts it
-back. There is no coordinator that all must reach: each member does that work when its turn comes.
+A process that changes the group holds its lock, takes the state from the group's file, calls one method, and
+puts it back. There is no coordinator that all must reach: each member does that work when its turn comes.
 
 A change of members makes a new generation, and a target: which partitions each member shall have. Members
 go towards it by themselves: they release what is not theirs any more, and take what is free. So a partition
@@ -83,7 +83,7 @@ class GroupState:
             self.rebalance(partitions)
 
     def _replace(self, before: Member, member: Member) -> None:
-        """Give a static member's place to the one that came back; whoever had it is fenced."""
+        """Give a static member's place to the one that came back; the earlier member is fenced."""
         old, new = before.member_id, member.member_id
         self.members = {
             new if one == old else one: member if one == old else about for one, about in self.members.items()

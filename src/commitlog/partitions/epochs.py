@@ -121,7 +121,7 @@ def from_text(text: str) -> EpochHistory | None:
 def recovered(directory: str, segments: Sequence[Segment], start: int, end: int) -> EpochHistory:
     """Return the history of a log [start, end) that was just opened, or becomes replicated now.
 
-    What the file tells of records that are gone is left out. It is believed if it is right about the last
+    Entries for records that are gone are left out. It is believed if it is right about the last
     sound batch: epochs only grow.
     """
     stored = load(directory)

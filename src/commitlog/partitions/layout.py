@@ -45,7 +45,7 @@ def bytes_between(segments: Sequence[Segment], start: int, end: int) -> int:
 def offset_after_bytes(segments: Sequence[Segment], start: int, end: int, max_bytes: int) -> int:
     """Return where to stop on the way from `start` to `end` for stored batches of up to `max_bytes`.
 
-    That is at least one of them, so that whoever reads bit by bit gets on.
+    That is at least one of them, so that a caller that reads bit by bit makes progress.
     """
     sums = [0, *accumulate(segment.size_bytes for segment in segments)]
     target = _place(segments, start) + max_bytes

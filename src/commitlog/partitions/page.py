@@ -5,7 +5,7 @@ that depends on others is stored last. They are only believed while the writer l
 
 What outlives the writer is a checkpoint, with a checksum, in one of two slots that are written in turn: one
 that a power cut tore or a bit that rotted costs only the newer of the two. The page is derived, like the
-indexes: lost, it is made anew from the .log files.
+indexes: if it is lost, it is made again from the .log files.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class StatePage:
             self._words[_GENERATION] += 1
 
     def end_change(self) -> None:
-        """Tell readers to look at the segments anew."""
+        """Let readers look at the segments again."""
         self.begin_change()
         self._words[_GENERATION] += 1
 

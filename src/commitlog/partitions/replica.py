@@ -196,7 +196,7 @@ class ReplicaRole:
     def append_replicated(self, data: Buffer, segment_base: int) -> int:
         """Append a leader's batches byte for byte, in a segment of that base_offset; returns next_offset.
 
-        All or nothing. Only the rest of a batch that begins below next_offset is encoded anew.
+        All or nothing. Only the rest of a batch that begins below next_offset is encoded again.
         """
         state = self._state
         if len(data) == 0:

@@ -119,7 +119,7 @@ def received(data: Buffer, base_offset: int, source: str) -> Received:
     """Check batches that go on from `base_offset`; CorruptionError, which names `source`, if one is not so.
 
     The first one may begin before, for the leader's compaction puts small batches together: then the rest of
-    it is encoded anew.
+    it is encoded again.
     """
     data = _from_offset(data, base_offset, source)
     found = Received(data, base_offset, base_offset, [], [], [])

@@ -42,7 +42,7 @@ class StagingWriter:
         self._path = os.path.join(log_path, self._file.path)
         self._fd: files.Descriptor | None = None
         self._size_bytes = self._records = self._checksum = 0
-        self._started_bytes = 0  # so many are on their way to the disk
+        self._started_bytes = 0  # on their way to the disk
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._ended = False

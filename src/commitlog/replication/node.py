@@ -182,7 +182,7 @@ class Node:
         config: TopicConfig | Mapping[str, Any] | None = None,
         timeout_ms: int = 10_000,
     ) -> None:
-        """Create a topic on so many nodes, and wait until it is known here and each partition is led."""
+        """Create a topic, and wait until it is known here and every partition has a leader."""
         settings = config.overrides() if isinstance(config, TopicConfig) else config or {}
         self._submit(CreateTopic(name, partitions, replication_factor, dict(settings)))
         self._wait(name, timeout_ms, lambda state: self._is_ready(state, name))
@@ -203,7 +203,7 @@ class Node:
         self._submit(DeleteTopic(name))
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a topic grow to so many partitions. Keys hash over the new number from then on."""
+        """Grow a topic to this many partitions. Keys hash over the new number from then on."""
         self._submit(AddPartitions(name, partitions))
 
     def elect_preferred(self) -> None:

@@ -18,7 +18,7 @@ _MOST_FIELDS = 8
 
 
 def refused(error: CommitLogError) -> Refused:
-    """Return the message that tells of an error."""
+    """Return the message that carries an error."""
     return Refused(type(error).__name__, tuple(_plain(field) for field in error.args))
 
 
@@ -31,7 +31,7 @@ def _plain(field: Any) -> Any:
 
 
 def error_of(message: Refused) -> CommitLogError:
-    """Return the error that a message tells of; CommitLogError for one that is not known here."""
+    """Return the error that a message carries; CommitLogError for one that is not known here."""
     kind = _KNOWN.get(message.error)
     if kind is not None and len(message.fields) <= _MOST_FIELDS:
         error = kind(*message.fields)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from commitlog.record import TopicPartition
 from commitlog.repair import VerifiedPart, VerifyReport
 
-# A task of Spark takes some 50 ms for itself; so many bytes are checked in about that time.
+# A task of Spark takes some 50 ms for itself; this many bytes are checked in about that time.
 LEAST_BYTES = 64 << 20
 Sizes = Sequence[tuple[int, int]]  # base_offset and bytes of each segment of a partition
 
@@ -31,7 +31,7 @@ def task_count(size_bytes: int, slots: int) -> int:
 
 
 def divided(partitions: Mapping[TopicPartition, Sizes], tasks: int) -> list[list[Part]]:
-    """Divide the segments of partitions, in their order, among about so many tasks."""
+    """Divide the segments of partitions, in their order, among about this many tasks."""
     total = sum(size for sizes in partitions.values() for _, size in sizes)
     target = max(-(-total // tasks), 1)
     groups: list[list[Part]] = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_PASSES = 10  # so often a pass is begun anew
+_PASSES = 10  # how often a pass is started again
 _SLOTS = 8  # how many tasks run at once where Spark does not tell, as in Spark Connect
 Item = TypeVar("Item")
 Done = TypeVar("Done")

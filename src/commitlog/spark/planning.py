@@ -18,7 +18,7 @@ from commitlog.spark.readable import ReadableLog
 _log = logging.getLogger("commitlog.spark")
 
 Offsets = dict[TopicPartition, int]
-_GROUPED_RECORDS = 8192  # a task takes about 30 ms, as long as so many records
+_GROUPED_RECORDS = 8192  # a task takes about 30 ms, as long as this many records
 
 
 class Range(NamedTuple):
@@ -269,7 +269,7 @@ def cut(log: ReadableLog, options: ReadOptions, ranges: Sequence[Range]) -> list
         return list(ranges)
     total = sum(one.end - one.start for one in ranges)
     found: list[Range] = []
-    for one in ranges:  # round up: at least so many pieces were asked for
+    for one in ranges:  # round up: at least this many pieces were asked for
         found += _pieces(log, one, count=-(-(one.end - one.start) * least // total))
     return found
 

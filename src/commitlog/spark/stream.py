@@ -1,4 +1,4 @@
-"""Streaming queries: offsets for Spark's checkpoint, caps for its triggers, lag for whoever looks."""
+"""Streaming queries: offsets for Spark's checkpoint, caps for its triggers, lag for monitoring."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def open_log(path: str) -> ReadableLog:
 
 
 def open_files(path: str) -> CommitLog:
-    """Return the same log to who needs its files; ConfigError if they are elsewhere."""
+    """Return the log for a caller that needs its files; ConfigError if they are elsewhere."""
     found = open_log(path)
     if not isinstance(found, CommitLog):
         raise ConfigError("path", path, "must be the log's directory: through the network it is only read")
@@ -67,7 +67,7 @@ def open_files(path: str) -> CommitLog:
 
 
 def forget_log(path: str) -> None:
-    """Close a log: the next one to ask opens it anew."""
+    """Close a log: the next caller opens it again."""
     handle = _handles.pop(path, None)
     if handle is not None:
         handle.log.close()

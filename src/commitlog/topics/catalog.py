@@ -364,7 +364,7 @@ def read_small(path: str) -> bytes:
 
 def write_small(path: str, contents: bytes, new: str = _NEW) -> None:
     """Put a small file in place durably; where that fails, nothing has changed."""
-    # whoever writes holds a lock, so one temporary name is enough; one of the file's own could be too long
+    # a writer holds a lock, so one temporary name is enough; one of the file's own could be too long
     temporary = os.path.join(os.path.dirname(path), new)
     try:
         files.write_whole(path, contents, temporary)

@@ -208,7 +208,7 @@ class TopicSet:
             _logger.info("topic %s is deleted", name)
 
     def grow_topic(self, topic: Topic, partitions: int) -> list[Partition]:
-        """Create partitions until the topic has so many: what Topic.add_partitions calls."""
+        """Grow the topic to this many partitions: what Topic.add_partitions calls."""
         with self.mutex:
             stored, count = self._stored(topic), len(topic.partitions)
             _check_count(partitions, stored.partitions)

@@ -47,7 +47,7 @@ class CallingThread:
 
 
 class Listeners:
-    """Who is told of new states. A state that is followed by another before its turn comes is left out."""
+    """The listeners that hear of new states. A state that is overtaken before its turn is left out."""
 
     def __init__(self, call_soon: CallSoon, state: ClusterState) -> None:
         self._call_soon = call_soon

@@ -194,7 +194,7 @@ class RemoteController:
         self._refusal = error
 
     def _take(self, life: _Life, state: ClusterState) -> None:
-        """Take a state over. The node is told of it: as one without itself, if it is fenced."""
+        """Take a state over and pass it to the node: without the node itself, if it is fenced."""
         refusal = state.refusal(life.node.known)
         if refusal is not None:
             self._refuse(refusal)

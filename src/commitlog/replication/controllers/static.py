@@ -28,7 +28,7 @@ class StaticController:
     """The controller of nodes in this process; server.py lets others in. It is the only one: see open().
 
     `call_soon` makes calls later, one after another, never at once; by default a thread of its own does.
-    Whoever is told of a state is told by it, so never while the lock is held.
+    A thread of its own calls the listeners, never while the lock is held.
     """
 
     def __init__(self, state: ClusterState | None = None, *, call_soon: CallSoon | None = None) -> None:

@@ -19,7 +19,7 @@ Acknowledged = Callable[[CommitLogError | None], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Awaited:
-    """Records below `end_offset`, appended by the leader of an epoch; `done` is told what became of them."""
+    """Records below `end_offset`, appended by the leader of an epoch; `done` is called with the outcome."""
 
     name: TopicPartition
     end_offset: int

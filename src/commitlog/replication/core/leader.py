@@ -111,7 +111,7 @@ class Leader:
         return (Advance(high_watermark),) if high_watermark > before else ()
 
     def decided(self, change: ChangeIsr, counts: bool, now_ms: int) -> None:
-        """Take in what became of a proposal. Until the state tells of one that counts, it stays counted."""
+        """Take in what became of a proposal. One that counts stays counted until the state shows it."""
         if change not in self._undecided or counts:
             return
         self._undecided.remove(change)

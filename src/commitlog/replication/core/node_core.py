@@ -5,7 +5,7 @@ tells a new state, and when the application appends. Any of them may come from a
 
 Locks, in the order in which they may be taken: a replica's, then its log's own. Those of the tables (here,
 and in fetches.py, held.py, acks.py, throttle.py) are taken alone and for a moment. The transport, the
-controller and whoever waits are called with no lock held, so they may call back at once.
+controller and waiting threads are called with no lock held, so they may call back at once.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class NodeCore:
         return address
 
     def close(self) -> None:
-        """Do nothing any more; who waits is told that this node does not lead."""
+        """Stop; threads that wait learn that this node does not lead."""
         with self._lock:
             self._closed = True
         self._fetching.close()

@@ -345,7 +345,7 @@ class RemotePartition(LogReader):
             try:
                 answer = source.router.ask_for(source.topic_partition, source.topic_id, make, deadline)
             except OutOfOrderSequenceError:
-                # a leader that lost what another had: it does not have this batch, whoever else had it
+                # a leader that lost what another had: it does not have this batch
                 if self._sequence == 0:
                     raise
                 self._begin_again()

@@ -41,7 +41,7 @@ PASSING = (
 _DOUBTFUL = (UnknownTopicError, UnknownPartitionError, TopicReplacedError)
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 5, 500
 _SHORTEST_TRY_MS = 1000
-_SILENT_SECONDS = 5.0  # or whoever does answer, and knows an old state, would be asked for ever
+_SILENT_SECONDS = 5.0  # or a node that answers, and knows an old state, would be asked for ever
 
 
 class Deadline:
@@ -69,7 +69,7 @@ class Deadline:
 
 
 class Router:
-    """Asks nodes; knows who leads, and learns it anew when a node says otherwise. Threads may share it."""
+    """Asks nodes; knows who leads, and learns it again when a node says otherwise. Threads may share it."""
 
     def __init__(
         self, transport: TcpTransport, addresses: Sequence[str], timeout_ms: int, read_from: ReadFrom
@@ -171,7 +171,7 @@ class Router:
         *,
         any_replica: bool = False,
     ) -> Message:
-        """Ask the node that leads a partition, whoever that is, until it answers.
+        """Ask the node that leads a partition, until it answers.
 
         Once one was asked, none that led before it is: it would not know what that one may have done.
         """
@@ -254,7 +254,7 @@ class Router:
         return known
 
     def forget(self, name: str) -> None:
-        """Ask anew who leads a topic's partitions, the next time somebody wants to know."""
+        """Forget who leads a topic's partitions: the next request asks again."""
         with self._lock:
             self._topics.pop(name, None)
 

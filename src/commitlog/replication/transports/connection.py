@@ -21,7 +21,7 @@ from commitlog.replication.transports.timer import Entry
 
 _logger = logging.getLogger("commitlog.replication")
 _SCRATCH_BYTES = 1 << 14  # a small frame comes with one system call; of a large one so much is copied
-_SMALL_BYTES = 1 << 16  # what is sent by whoever has it, if it goes at once, and what is sent together
+_SMALL_BYTES = 1 << 16  # sent by the calling thread if it goes at once; also how much is sent together
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Connection:
             self.end(error)
         if writing:
             self._writer.join()
-        with self._changed:  # whoever sends at once is done with the stream
+        with self._changed:  # a thread that sends at once is done with the stream
             self._changed.wait_for(lambda: not self._is_sending)
             self._shut_down = lambda: None
         if stream is not None:

@@ -98,7 +98,7 @@ def mapping(key: Codec, value: Codec) -> Codec:
 
 
 def fixed(*codecs: Codec, make: Callable[[Iterable[Any]], Any] = tuple) -> Codec:
-    """Return how a tuple of so many items looks."""
+    """Return the codec of a tuple of this many items."""
 
     def unpack(raw: Any, left: Left) -> Any:
         if len(_listed(raw)) != len(codecs):

@@ -44,7 +44,7 @@ class Stream(Protocol):
         """Send all of it."""
 
     def receive(self, size: int) -> bytes:
-        """Return the next `size` bytes; EOFError if there are not so many."""
+        """Return the next `size` bytes; EOFError if there are fewer."""
 
 
 def proof(secret: bytes, side: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:

@@ -48,7 +48,7 @@ def prepare(sock: socket.socket) -> None:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """End a connection: whoever receives or sends on it comes back."""
+    """End a connection: threads that receive or send on it return."""
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not SSLSocket's, which drops TLS under its readers
 
@@ -75,7 +75,7 @@ class PlainStream:
             have += count
 
     def receive(self, size: int) -> bytes:
-        """Return the next `size` bytes; EOFError if there are not so many."""
+        """Return the next `size` bytes; EOFError if there are fewer."""
         found = bytearray(size)
         self.receive_all(memoryview(found))
         return bytes(found)
@@ -113,7 +113,7 @@ class PlainStream:
             self.moved_at = time.monotonic()
 
     def shut_down(self) -> None:
-        """End the connection: whoever receives or sends on it comes back."""
+        """End the connection: threads that receive or send on it return."""
         shut_down(self._sock)
 
     def close(self) -> None:
@@ -124,8 +124,8 @@ class PlainStream:
 class TlsStream:
     """A connection within TLS.
 
-    OpenSSL allows one thread at a time, so its calls are made under a lock and never wait: whoever has to
-    wait does so outside.
+    OpenSSL allows one thread at a time, so its calls are made under a lock and never wait: a thread that has
+    to wait does so outside.
     """
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
@@ -180,7 +180,7 @@ class TlsStream:
         return have
 
     def receive(self, size: int) -> bytes:
-        """Return the next `size` bytes; EOFError if there are not so many."""
+        """Return the next `size` bytes; EOFError if there are fewer."""
         found = bytearray(size)
         self.receive_all(memoryview(found))
         return bytes(found)
@@ -224,7 +224,7 @@ class TlsStream:
             position += len(piece)
 
     def shut_down(self) -> None:
-        """End the connection: whoever receives or sends on it comes back."""
+        """End the connection: threads that receive or send on it return."""
         shut_down(self._sock)
 
     def close(self) -> None:

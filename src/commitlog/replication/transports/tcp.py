@@ -196,7 +196,7 @@ class TcpTransport:
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
             wakes = self._wakes
-            if condition():  # with no lock held: it may take one that whoever calls wake() has
+            if condition():  # with no lock held: it may take one that the caller of wake() holds
                 return True
             with self._awake:
                 left = deadline - time.monotonic()

@@ -65,7 +65,7 @@ class Timer:
         self.after(milliseconds, again)
 
     def one_was_cancelled(self) -> None:
-        """Take note; once most are, the heap is made anew: answers come long before their deadlines."""
+        """Take note; rebuild the heap once most are cancelled: answers come long before deadlines."""
         self._cancelled += 1
         if self._cancelled > _FEW and self._cancelled * 2 > len(self._heap):
             with self._changed:

@@ -2,7 +2,7 @@
 
 It sees who is alive, answers requests, and writes the state. Every write is a transaction that checks that no
 other controller was elected since. A change and the answer to who asked for it are written together, or not
-at all: a request is carried out once, whoever is elected meanwhile.
+at all: a request is carried out once, even if another node is elected meanwhile.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Elected:
         try:
             raw, stat = self._client.get(path)
         except NoNodeError:
-            return  # whoever asked is gone
+            return  # the node that asked is gone
         if stat.version > 0:
             return  # the last controller answered it
         before = self._state
@@ -180,7 +180,7 @@ class Elected:
     def _commit(
         self, piece: list[Write], cluster: Cluster | None = None, answering: tuple[str, bytes] | None = None
     ) -> bool:
-        """Write all of it or nothing; False if whoever asked is gone. DeposedError if we are."""
+        """Write all of it or nothing; False if the node that asked is gone. DeposedError if we are."""
         transaction = self._client.transaction()
         transaction.check(self._layout.controller_epoch, self._epoch_version)
         if answering is not None:

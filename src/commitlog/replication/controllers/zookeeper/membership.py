@@ -41,7 +41,7 @@ class Member:
         """Make the znode in this session, unless it is there.
 
         When it joins, a node takes the place of an earlier life of it. Once it was fenced it waits until
-        whoever has taken its own place is gone, lest the two drive each other out for ever.
+        the node that has taken its place is gone, lest the two drive each other out for ever.
         """
         path, packed = layout.node(self.node_id), packed_node(self.node)
         stat = client.exists(path, watch=watch)
