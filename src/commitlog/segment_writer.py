@@ -274,6 +274,16 @@ class SegmentWriter:
         return self.fd == _RESTING
 
     @property
+    def is_lost(self) -> bool:
+        """Whether it rests, and its file is gone or another one has its name."""
+        if self.fd == _RESTING:
+            try:
+                os.close(files.open_same(self.segment.path, self.segment.inode))
+            except FileNotFoundError:
+                return True
+        return False
+
+    @property
     def is_unopened(self) -> bool:
         """Whether the files are as the clean shutdown left them."""
         return self._builder is None

@@ -71,7 +71,7 @@ class CatalogTarget(JsonTarget):
         shutil.copytree(self._bare, self._log)
         (self._about if which == 0 else self._topic).write_bytes(given.data)
         mode: dict[str, Any] = (
-            {"mode": "r"}, {"mode": "w"}, {"shared": True}, {"config": LogConfig(recovery_mode="salvage")},
+            {"mode": "r"}, {"mode": "w"}, {"mode": "shared"}, {"config": LogConfig(recovery_mode="salvage")},
         )[given.choice // 1000 % 4]  # fmt: skip
         with commitlog.open(self._log, **mode) as log:
             for name in log.topics():

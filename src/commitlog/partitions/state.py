@@ -303,12 +303,16 @@ class LogState(LocalSource):
         """Seal the active segment and start another. Locked."""
         if not even_if_removed:
             self.check_linked()
-        old, before, counts = self.wake(), self.segments.segments, self.counters.counts
+        lost = even_if_removed and self.writer.is_lost
+        old, before, counts = self.writer, self.segments.segments, self.counters.counts
+        if not lost:
+            self.wake()
         position = old.segment.size_bytes
         try:
             self.page.begin_change()
             try:
-                old.prepare_to_seal()
+                if not lost:
+                    old.prepare_to_seal()
                 new = SegmentWriter.create(self.path, self.next_offset, self.config, self.cache)
             except FileNotFoundError as error:
                 self.end_change()
@@ -317,7 +321,10 @@ class LogState(LocalSource):
                 self.end_change()
                 raise self.full(error) from error
             # crash: an empty segment after the active one -> open() goes on in it
-            old.seal(self.next_offset)
+            if lost:
+                old.close()
+            else:
+                old.seal(self.next_offset)
             self.unsynced.append(old.segment)
             self.name_changes += 1
             self.writer = new
