@@ -330,18 +330,15 @@ class SegmentWriter:
         """Whether the file was removed: what is written to it is lost when it is closed."""
         return self.fd != _RESTING and os.fstat(self.fd).st_nlink == 0
 
-    def handle_for_sync(self) -> files.Descriptor:
-        """Return a descriptor of its own for a sync, which may outlast this writer: a roll closes ours.
-
-        The tail is not mapped for a while then: a store into a page that is on its way to the disk may have
-        to wait, and so would every other thread of Python, which pwrite() lets run.
+    def make_way_for_sync(self) -> None:
+        """Map no tail for a while: a store into a page that is on its way to the disk may have to wait, and
+        so would every other thread of Python, which pwrite() lets run.
         """
         self._unmap_tail()
         self._singles = 0
-        return self.another_handle()
 
     def another_handle(self) -> files.Descriptor:
-        """Return another descriptor of the file."""
+        """Return another descriptor of the file, which may outlast this writer: a roll closes ours."""
         if self.fd == _RESTING:
             return files.Descriptor(files.open_same(self.segment.path, self.segment.inode, os.O_RDWR))
         return files.Descriptor(os.dup(self.fd))

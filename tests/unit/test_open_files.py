@@ -144,14 +144,15 @@ def test_a_partition_that_rests_does_what_one_that_is_awake_does(call: str, how:
     assert found[0] == found[1]
 
 
-def test_an_append_after_the_files_of_a_resting_partition_were_removed_is_refused(log: CommitLog) -> None:
+@pytest.mark.parametrize("call", ["append", "append_many", "sync", "roll", "read a replica", "trim"])
+def test_what_needs_the_removed_files_of_a_resting_partition_is_refused(log: CommitLog, call: str) -> None:
     partition = log.create_topic("t").partition(0)
-    partition.append(b"first")
+    partition.append_many([b"first", b"second"])
     assert partition._state.rest()
     for path in Path(partition.path).glob("*.log"):
         path.unlink()
     with pytest.raises(PartitionFailedError):
-        partition.append(b"second")
+        CALLS[call](partition)
     assert partition.failure is not None
 
 

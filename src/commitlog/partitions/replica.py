@@ -161,7 +161,7 @@ class ReplicaRole:
                 end = segment.size_bytes
                 if offset == end_offset:
                     return ReplicaSlice(segment.base_offset, offset, NOTHING)
-                active = state.writer.another_handle() if segment is state.writer.segment else None
+                active = state.another_handle() if segment is state.writer.segment else None
             if number + 1 < len(layout.bases):
                 end_offset = layout.bases[number + 1]
             try:

@@ -263,6 +263,13 @@ class LogState(LocalSource):
                 raise self.full(error) from error
         return self.writer
 
+    def another_handle(self) -> files.Descriptor:
+        """Return another descriptor of the active segment, whether the partition rests or not. Locked."""
+        try:
+            return self.writer.another_handle()
+        except FileNotFoundError as error:
+            self.fail_without_directory(error)
+
     def lost(self, problem: CommitLogError) -> CommitLogError:
         """Take no more appends once the state page is gone; returns what to raise."""
         self.fail(str(problem))

@@ -41,7 +41,8 @@ class Syncer:
         """Return what a sync has to cover now, with `lock` held: end, descriptor, segments, names."""
         state = self._state
         state.check_linked()
-        return state.next_offset, state.writer.handle_for_sync(), list(state.unsynced), state.name_changes
+        state.writer.make_way_for_sync()
+        return state.next_offset, state.another_handle(), list(state.unsynced), state.name_changes
 
     def check_linked(self) -> None:
         """Take no more appends if the active segment's file was removed: they would be lost with it."""
