@@ -107,15 +107,16 @@ class SegmentWriter:
                 files.sync_data(fd)
             if config.preallocate:
                 files.reserve(fd, config.segment_bytes)
-            self._builder = builder = open_builder(segment, config, trust_indexes=trust_indexes)
+            builder = open_builder(segment, config, trust_indexes=trust_indexes)
+            segment.active = True
+            if segment.size_bytes:
+                self.roll_after = next(segment.headers())[1].max_timestamp + self._segment_ms
+            self.make_room = builder.make_room
+            self._builder = builder
         except BaseException:
             os.close(fd)
             raise
-        self.make_room = builder.make_room
-        self.fd = fd
-        segment.active = True
-        if segment.size_bytes:
-            self.roll_after = next(segment.headers())[1].max_timestamp + self._segment_ms
+        self.fd = fd  # last: until then it rests
         self._foresee()
 
     def rename(self, path: str) -> None:
