@@ -32,6 +32,9 @@ class Restable(Protocol):
     def lost(self, problem: CommitLogError) -> CommitLogError:
         """Take note that a file is not there any more that was let go; returns what to raise."""
 
+    def mapped_again(self) -> None:
+        """Take note that the state page was mapped again, after a rest."""
+
 
 class OpenFiles:
     """Keeps open what was used last, and lets the rest go: segments mapped for reading, and idle partitions.
@@ -96,11 +99,13 @@ class OpenFiles:
                 if not self._awake:
                     return
                 found, uses = self._awake.popleft()
-            one = found()
-            if one is None or (one is not partition and one.uses == uses and one.rest()):
-                excess -= 1
-            else:
-                with self._lock:
+            one, rests = found(), False
+            try:
+                rests = one is None or (one is not partition and one.uses == uses and one.rest())
+            finally:  # Ctrl-C, too
+                if rests or one is None:
+                    excess -= 1
+                else:
                     self._awake.append((found, one.uses))
 
     def left(self, partition: Restable) -> None:

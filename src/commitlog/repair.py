@@ -317,7 +317,7 @@ def repaired(
     salvaged: list[Salvage] = []
     rebuilt = 0
     steps = Steps(progress, sum(segment.size_bytes for segment in segments))
-    ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
+    ends = [*(segment.base_offset for segment in segments), end_offset][1:]
     for segment, end in zip(segments, ends, strict=True):
         with steps.part(segment.size_bytes):
             if not os.path.exists(segment.path):

@@ -299,7 +299,14 @@ class SegmentWriter:
             return
         fd = files.open_same(segment.path, segment.inode, os.O_RDWR)
         try:
+            if self._config.preallocate:
+                self._reserved = True
+                files.reserve(fd, self._config.segment_bytes)
             self._builder.wake()
+        except (FileNotFoundError, ValueError):  # an index is gone, or empty: it is derived
+            os.close(fd)
+            self._open(trust_indexes=False)
+            return
         except BaseException:
             os.close(fd)
             raise
@@ -322,7 +329,7 @@ class SegmentWriter:
             sealed.inode = segment.inode
             try:
                 self.max_timestamp = sealed.max_timestamp
-            except CorruptionError:
+            except (CorruptionError, FileNotFoundError):
                 return MAX_INT64  # so that nothing is deleted on its word
         return self.max_timestamp
 

@@ -234,3 +234,60 @@ def test_a_shared_log_still_needs_files_for_every_partition(
         with pytest.raises(TooManyOpenFilesError):
             log.create_topic("t", 100)
         assert log.topics() == []
+
+
+@pytest.mark.parametrize("hurt", ["removed", "emptied"])
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_an_index_that_is_lost_while_a_partition_rests_is_rebuilt(
+    log: CommitLog, hurt: str, suffix: str
+) -> None:
+    partition = log.create_topic("t", config={"index_interval_bytes": 50}).partition(0)
+    for number in range(50):
+        partition.append(b"%d" % number)
+    assert partition._state.rest()
+    for path in Path(partition.path).glob(f"*.{suffix}"):
+        path.unlink() if hurt == "removed" else os.truncate(path, 0)
+    assert partition.append(b"more") == 50
+    partition.roll()
+    assert [partition.get(offset).value for offset in (0, 25, 50)] == [b"0", b"25", b"more"]
+    assert partition.verify().ok
+
+
+def test_retention_goes_on_where_an_unopened_partition_has_lost_its_segment(log_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t", config={"retention_ms": 1}).append(b"value", timestamp=1)
+    with commitlog.open(log_path) as log:
+        partition = log.topic("t").partition(0)
+        (path,) = Path(partition.path).glob("*.log")
+        path.rename(path.with_suffix(".kept"))
+        assert partition.apply_retention(1 << 50) == 0
+        path.with_suffix(".kept").rename(path)
+
+
+def test_a_partition_without_records_is_repaired_to_one_without_records(log: CommitLog) -> None:
+    partition = log.create_topic("t").partition(0)
+    assert partition.repair().salvaged == ()
+    assert partition.append(b"first") == 0
+
+
+def test_a_preallocated_segment_has_its_blocks_after_a_rest(log: CommitLog) -> None:
+    config = {"preallocate": True, "segment_bytes": 1 << 20}
+    partition = log.create_topic("t", config=config).partition(0)
+    partition.append(b"first")
+    assert partition._state.rest()
+    partition.append(b"second")
+    assert os.path.getsize(partition.segments[-1].path) == 1 << 20
+
+
+def test_a_page_that_two_threads_map_at_once_can_be_closed(log: CommitLog) -> None:
+    partition = log.create_topic("t").partition(0)
+    partition.append(b"first")
+    page = partition._state.page
+    assert partition._state.rest()
+    words = page.words
+    page._map = files.map_again(page._path, page.inode)  # the other thread's, stored in between
+    partition.append(b"second")
+    log.close()
+    with commitlog.open(log.path) as again:
+        assert [report.clean for report in again.recovery] == [True]
+    del words

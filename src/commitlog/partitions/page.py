@@ -111,6 +111,7 @@ class StatePage:
         self._words = memoryview(view)[:SIZE_BYTES].cast("q")
         if self._owner is not None and owner is not None:
             self._owner[1].woke(owner)
+            owner.mapped_again()
         return getattr(self, name)
 
     def belongs_to(self, owner: Restable, cache: OpenFiles) -> None:
@@ -185,7 +186,8 @@ class StatePage:
 
     def close(self) -> None:
         """Let the map go, at once."""
-        with contextlib.suppress(AttributeError):  # it rests
+        # AttributeError: it rests; BufferError: two threads have mapped it at the same time
+        with contextlib.suppress(AttributeError, BufferError):
             object.__getattribute__(self, "_words").release()
             object.__getattribute__(self, "_map").close()
 

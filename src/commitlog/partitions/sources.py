@@ -404,6 +404,12 @@ class PageSource(LocalSource):
             page.rest()
         return True
 
+    def mapped_again(self) -> None:
+        """List the segments again: a topic that was made again may have a page with the same inode."""
+        known = self._known
+        if known is not None:
+            self._known = known._replace(generation=_TO_BE_LISTED)
+
     def lost(self, problem: CommitLogError) -> CommitLogError:
         """Return what to raise when the state page is gone."""
         return problem if os.path.isdir(self.path) else UnknownTopicError(self.name)

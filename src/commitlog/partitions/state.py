@@ -270,6 +270,9 @@ class LogState(LocalSource):
         except FileNotFoundError as error:
             self.fail_without_directory(error)
 
+    def mapped_again(self) -> None:
+        """What the page says, this process has written there."""
+
     def lost(self, problem: CommitLogError) -> CommitLogError:
         """Take no more appends once the state page is gone; returns what to raise."""
         self.fail(str(problem))
