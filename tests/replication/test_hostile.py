@@ -554,7 +554,7 @@ def test_a_client_can_neither_create_nor_delete_topics_of_a_real_node(lonely: tu
         with pytest.raises(AuthorizationError):
             log.delete_topic("orders")
         assert log.topics() == ["orders"]
-        assert log.topic("orders").append(b"but append") == (0, 0)
+        assert log.topic("orders").append(b"but append", acks=1) == (0, 0)
 
 
 def test_a_node_passes_on_the_commands_of_administrators_and_no_others(

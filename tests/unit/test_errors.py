@@ -100,8 +100,10 @@ def test_the_message_of_every_error_names_all_its_facts(error: errors.CommitLogE
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=named)
-def test_every_error_is_public_and_has_a_docstring(error: errors.CommitLogError) -> None:
-    assert getattr(commitlog, named(error)) is type(error)
+def test_every_error_has_a_docstring_and_is_the_same_wherever_it_is_found(
+    error: errors.CommitLogError,
+) -> None:
+    assert getattr(commitlog, named(error), type(error)) is type(error)
     assert type(error).__doc__
 
 
