@@ -19,6 +19,7 @@ from commitlog.errors import (
     DiskFullError,
     ForkedError,
     PartitionFailedError,
+    TooManyOpenFilesError,
 )
 from commitlog.locks import ProcessLock
 from commitlog.open_files import OpenFiles
@@ -203,8 +204,12 @@ class LogState(LocalSource):
             self.fail(str(error))
             raise PartitionFailedError(self.name, str(error)) from error
 
-    def full(self, error: OSError) -> OSError | DiskFullError:
-        """Return what to raise for an error that left nothing behind: DiskFullError if there is no room."""
+    def full(self, error: OSError) -> OSError | CommitLogError:
+        """Return what to raise for an error that left nothing behind: a typed one for a full disk, or if too
+        many files are open.
+        """
+        if files.is_too_many(error):
+            return TooManyOpenFilesError(self.path, error.strerror)
         return DiskFullError(self.path, error.strerror) if files.is_full(error) else error
 
     def check_linked(self) -> None:
