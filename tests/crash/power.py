@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from helpers import wait_until
 from soak import count
 
 import commitlog
@@ -126,7 +127,7 @@ class Writer:
         self._open.roll()
 
     def rest(self) -> None:
-        assert self._open._state.rest()
+        wait_until(self._open._state.rest)  # a background task may have the lock for a moment
 
     def trim(self, offset: int) -> None:
         self._promise(start_asked=max(offset, self.promise.start_asked))

@@ -6,13 +6,22 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from helpers import wait_until
 
 import commitlog
-from commitlog import CommitLog, CorruptionError, Partition, PartitionFailedError, files
+from commitlog import (
+    CommitLog,
+    CorruptionError,
+    LogConfig,
+    Partition,
+    PartitionFailedError,
+    TopicConfig,
+    files,
+)
 from commitlog.errors import TooManyOpenFilesError
 
 FEW = 64  # descriptors: eight partitions may be awake
@@ -21,6 +30,19 @@ FEW = 64  # descriptors: eight partitions may be awake
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "most_descriptors", lambda: FEW)
+
+
+@pytest.fixture
+def log(log_path: Path) -> Iterator[CommitLog]:
+    """A log that syncs nothing in the background: a sync wakes a partition."""
+    config = LogConfig(topic_defaults=TopicConfig(flush_ms=-1), cleaner_enable=False)
+    with commitlog.open(log_path, config=config) as opened:
+        yield opened
+
+
+def rest(partition: Partition) -> None:
+    """Let a partition rest; a background task may have its lock for a moment."""
+    wait_until(partition._state.rest)
 
 
 def descriptors() -> int:
@@ -125,7 +147,7 @@ def test_a_partition_that_rests_does_what_one_that_is_awake_does(call: str, how:
         partition = log.create_topic("t").partition(0)
         partition.append_many([b"a", b"b"], timestamps=[1, 2])
         if name == "resting" and how == "rested":
-            assert partition._state.rest()
+            rest(partition)
             assert partition._state.writer.resting
         elif name == "resting":
             log.close()
@@ -148,7 +170,7 @@ def test_a_partition_that_rests_does_what_one_that_is_awake_does(call: str, how:
 def test_what_needs_the_removed_files_of_a_resting_partition_is_refused(log: CommitLog, call: str) -> None:
     partition = log.create_topic("t").partition(0)
     partition.append_many([b"first", b"second"])
-    assert partition._state.rest()
+    rest(partition)
     for path in Path(partition.path).glob("*.log"):
         path.unlink()
     with pytest.raises(PartitionFailedError):
@@ -159,7 +181,7 @@ def test_what_needs_the_removed_files_of_a_resting_partition_is_refused(log: Com
 def test_an_append_after_another_file_took_the_name_of_a_resting_segment_is_refused(log: CommitLog) -> None:
     partition = log.create_topic("t").partition(0)
     partition.append(b"first")
-    assert partition._state.rest()
+    rest(partition)
     (path,) = Path(partition.path).glob("*.log")
     contents = path.read_bytes()
     path.rename(path.with_suffix(".kept"))  # so that its inode is not given to the other file
@@ -174,7 +196,7 @@ def test_a_state_page_that_is_lost_while_a_partition_rests_is_damage(log: Commit
     partition = log.create_topic("t").partition(0)
     partition.append(b"first")
     page = Path(partition.path) / "state"
-    assert partition._state.rest()
+    rest(partition)
     contents = page.read_bytes()
     if hurt == "cut off":
         os.truncate(page, 100)
@@ -244,7 +266,7 @@ def test_an_index_that_is_lost_while_a_partition_rests_is_rebuilt(
     partition = log.create_topic("t", config={"index_interval_bytes": 50}).partition(0)
     for number in range(50):
         partition.append(b"%d" % number)
-    assert partition._state.rest()
+    rest(partition)
     for path in Path(partition.path).glob(f"*.{suffix}"):
         path.unlink() if hurt == "removed" else os.truncate(path, 0)
     assert partition.append(b"more") == 50
@@ -274,7 +296,7 @@ def test_a_preallocated_segment_has_its_blocks_after_a_rest(log: CommitLog) -> N
     config = {"preallocate": True, "segment_bytes": 1 << 20}
     partition = log.create_topic("t", config=config).partition(0)
     partition.append(b"first")
-    assert partition._state.rest()
+    rest(partition)
     partition.append(b"second")
     assert os.path.getsize(partition.segments[-1].path) == 1 << 20
 
@@ -283,7 +305,7 @@ def test_a_page_that_two_threads_map_at_once_can_be_closed(log: CommitLog) -> No
     partition = log.create_topic("t").partition(0)
     partition.append(b"first")
     page = partition._state.page
-    assert partition._state.rest()
+    rest(partition)
     words = page.words
     page._map = files.map_again(page._path, page.inode)  # the other thread's, stored in between
     partition.append(b"second")
