@@ -27,13 +27,13 @@ class Restable(Protocol):
         """A count that moves when it is used."""
 
     def rest(self) -> bool:
-        """Let the files go; False if it is in use just now. Never waits."""
+        """Let the files go; False if it is in use just now. Never waits. A closed one has none to let go."""
 
     def lost(self, problem: CommitLogError) -> CommitLogError:
         """Take note that a file is not there any more that was let go; returns what to raise."""
 
     def mapped_again(self) -> None:
-        """Take note that the state page was mapped again, after a rest."""
+        """Take note that the state page is mapped again, after a rest; raise if it is another's."""
 
 
 class OpenFiles:
@@ -106,12 +106,8 @@ class OpenFiles:
                 if rests or one is None:
                     excess -= 1
                 else:
-                    self._awake.append((found, one.uses))
-
-    def left(self, partition: Restable) -> None:
-        """Forget a partition that is closed."""
-        with self._lock:
-            self._awake = deque(entry for entry in self._awake if entry[0]() is not partition)
+                    with self._lock:
+                        self._awake.append((found, one.uses))
 
     @property
     def room(self) -> int:

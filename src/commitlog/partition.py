@@ -190,12 +190,13 @@ class Partition(LogReader):
         *,
         writer: Callable[[], bool],
         clean: Callable[[], bool],
+        same: Callable[[], bool],
         steps: Steps | None = None,
     ) -> Self:
         """Open for reading; `writer` says whether a process writes the log, `clean` whether it was closed
-        cleanly.
+        cleanly, `same` whether the topic is still the one that it was.
         """
-        source = PageSource(path, name, config, cache, writer, clean)
+        source = PageSource(path, name, config, cache, writer, clean, same)
         source.open(steps)
         return cls(source, None)
 
@@ -551,7 +552,6 @@ class Partition(LogReader):
             with state.sync_lock:
                 state.page.close()
             state.access.leave()
-            state.cache.left(state)
 
 
 class _Absent:

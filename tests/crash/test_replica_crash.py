@@ -201,8 +201,8 @@ def test_kill_later_in_a_truncation(live: Path, left: Path, leaders: Leaders, wi
         catch_up(partition, leaders.first)
 
 
-OLD = "two empty segments, the page tells of the old one -> open() goes on in one of them"
-NEW = "two empty segments, the page tells of the new one -> open() removes the old one"
+OLD = "two empty segments, the page names the old one -> open() goes on in one of them"
+NEW = "two empty segments, the page names the new one -> open() removes the old one"
 
 
 @pytest.mark.parametrize("window", [OLD, NEW])
@@ -213,8 +213,8 @@ def test_kill_in_a_restart(
 ) -> None:
     """The two windows of a restart that are not a truncation's.
 
-    crash: two empty segments, the page tells of the old one -> open() goes on in one of them
-    crash: two empty segments, the page tells of the new one -> open() removes the old one
+    crash: two empty segments, the page names the old one -> open() goes on in one of them
+    crash: two empty segments, the page names the new one -> open() removes the old one
     """
     with commitlog.open(live) as log:
         partition = replica_of(leaders.second, log, 20)

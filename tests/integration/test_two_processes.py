@@ -245,7 +245,7 @@ def test_a_log_that_a_process_never_closed_is_whole(log_path: Path) -> None:
 def test_a_reader_does_not_believe_a_writer_that_still_recovers(
     log_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power cut the state page tells of records that are gone; who has the lock does not matter."""
+    """After a power cut the state page counts records that are gone; who has the lock does not matter."""
     with commitlog.open(log_path) as log:
         partition = log.create_topic("t", config={"flush_ms": -1}).partition(0)
         append_on(partition, 10)

@@ -52,7 +52,7 @@ def test_slices_agree_with_slices_of_a_list(given_columns: Any, codec: str, data
 
 
 @given(columns(), codecs, st.data())
-def test_the_front_of_a_batch_encoded_anew_is_the_front(
+def test_the_front_of_a_batch_encoded_again_is_the_front(
     given_columns: Any, codec: str, data: st.DataObject
 ) -> None:
     expected = rows(given_columns, 50)

@@ -193,7 +193,7 @@ def test_a_large_record_is_found_among_many_small_ones() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_part_of_a_batch_encoded_anew_keeps_offsets_timestamps_and_headers(codec: CompressionType) -> None:
+def test_part_of_a_batch_encoded_again_keeps_offsets_timestamps_and_headers(codec: CompressionType) -> None:
     whole = decoded(
         encoded(
             [b"zero " * 30, None, b"two", b"three"],
@@ -211,7 +211,7 @@ def test_part_of_a_batch_encoded_anew_keeps_offsets_timestamps_and_headers(codec
         assert part.header.flags & 8 == whole.header.flags & 8
 
 
-def test_a_batch_with_gaps_encoded_anew_keeps_its_gaps() -> None:
+def test_a_batch_with_gaps_encoded_again_keeps_its_gaps() -> None:
     whole = decoded(gappy([2, 5, 9], 12), 100)
     for end, left in [(103, [102]), (105, [102]), (106, [102, 105]), (112, [102, 105, 109]), (101, [])]:
         part = decoded(reencode(whole.slice(100, end), end - 100), 100)

@@ -20,6 +20,7 @@ from commitlog import (
     Partition,
     PartitionFailedError,
     TopicConfig,
+    UnknownTopicError,
     files,
 )
 from commitlog.errors import TooManyOpenFilesError
@@ -313,3 +314,48 @@ def test_a_page_that_two_threads_map_at_once_can_be_closed(log: CommitLog) -> No
     with commitlog.open(log.path) as again:
         assert [report.clean for report in again.recovery] == [True]
     del words
+
+
+def test_a_reader_whose_page_was_let_go_does_not_follow_another_topic_of_the_same_name(
+    log_path: Path,
+) -> None:
+    """A file system may give the page of the new topic the inode that the old one had."""
+    with commitlog.open(log_path) as log, commitlog.open(log_path, mode="r") as reading:
+        log.create_topic("t").partition(0).append_many([b"old"] * 20)
+        partition = reading.topic("t").partition(0)
+        assert partition.next_offset == 20
+        source = partition._log_source
+        assert source.rest()
+        log.delete_topic("t")
+        with pytest.raises(UnknownTopicError):
+            partition.next_offset  # noqa: B018
+        log.create_topic("t").partition(0).append_many([b"new"] * 10)
+        source._page.inode = os.stat(Path(partition.path) / "state").st_ino  # type: ignore[union-attr]
+        for _ in range(2):
+            with pytest.raises(UnknownTopicError):
+                values(partition)
+        assert values(reading.topic("t").partition(0)) == [b"new"] * 10
+
+
+def test_a_partition_without_records_whose_file_is_lost_starts_over_elsewhere(log_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t")
+    with commitlog.open(log_path) as log:
+        partition = log.topic("t").partition(0)
+        for path in Path(partition.path).glob("*.log"):
+            path.unlink()
+        partition.restart_at(7)
+        assert partition.append(b"first") == 7
+
+
+def test_closed_partitions_make_room_for_others(log_path: Path, few: None) -> None:
+    with commitlog.open(log_path) as log:
+        for turn in range(4):
+            topic = log.create_topic("t", 8)
+            for partition in topic:
+                partition.append(b"%d" % turn)
+            log.delete_topic("t")
+        last = log.create_topic("last", 8)
+        for partition in last:
+            partition.append(b"last")
+        assert sum(not one._state.writer.resting for one in last) >= 7

@@ -77,7 +77,7 @@ optional_topic_argument = click.argument(
 group_argument = click.argument("group", metavar="GROUP", shell_complete=complete_group)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 shared_option = click.option(
-    "--shared", is_flag=True, help="Open in shared mode; every other writer must do the same."
+    "--shared", is_flag=True, help="Open the log in shared mode, as every other writer has to."
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 partition_option = click.option(

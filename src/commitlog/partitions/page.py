@@ -107,11 +107,12 @@ class StatePage:
         if view is None or len(view) < SIZE_BYTES:
             problem: CommitLogError = CorruptionError(self._path, 0, "the state page is not there any more")
             raise problem if owner is None else owner.lost(problem)
+        if owner is not None:
+            owner.mapped_again()
         self._map = view
         self._words = memoryview(view)[:SIZE_BYTES].cast("q")
         if self._owner is not None and owner is not None:
             self._owner[1].woke(owner)
-            owner.mapped_again()
         return getattr(self, name)
 
     def belongs_to(self, owner: Restable, cache: OpenFiles) -> None:

@@ -149,6 +149,7 @@ class Shortener:
             state.check_writable()
             if not state.start_offset <= offset <= state.next_offset:
                 raise OffsetOutOfRangeError(state.name, offset, state.start_offset, state.next_offset)
+            state.wake()
             self._make(lambda: self._truncate_to(offset))
             history = state.epochs.truncated_from(offset)
             if history != state.epochs:  # without one that has no records
@@ -238,6 +239,7 @@ class Shortener:
             raise OffsetOutOfRangeError(state.name, offset, 0, MAX_INT64)
         with state.sync_lock, state.lock:
             state.check_writable()
+            state.wake()
             self._make(lambda: self._restart_locked(offset))
 
     def _restart_locked(self, offset: int) -> None:
@@ -264,7 +266,7 @@ class Shortener:
             state.end_change()
             raise state.full(error) from error
         files.sync_directory(state.path)
-        # crash: two empty segments, the page tells of the old one -> open() goes on in one of them
+        # crash: two empty segments, the page names the old one -> open() goes on in one of them
         old.close()
         state.counters.moved(offset - state.next_offset, -old.segment.size_bytes)
         state.writer, state.unsynced = new, []
@@ -283,6 +285,6 @@ class Shortener:
             state.publish_layout((new.segment,))
         page.count_truncation()
         self._syncer.sync_page()
-        # crash: two empty segments, the page tells of the new one -> open() removes the old one
+        # crash: two empty segments, the page names the new one -> open() removes the old one
         state.retire(old.segment)
         self._syncer.sync_names()

@@ -218,9 +218,10 @@ class PageSource(LocalSource):
         cache: OpenFiles,
         writer: Callable[[], bool] = lambda: True,
         clean: Callable[[], bool] = lambda: False,
+        same: Callable[[], bool] = lambda: True,
     ) -> None:
         """Take note of it all; `writer` says whether a process writes the log, `clean` whether it was closed
-        cleanly.
+        cleanly, `same` whether the topic is still the one that it was.
         """
         self.path = path
         self.name = name
@@ -229,6 +230,7 @@ class PageSource(LocalSource):
         self._cache = cache
         self._has_writer = writer
         self._is_clean = clean
+        self._is_same = same
         self._lock = threading.RLock()
         self._page: StatePage | None = None
         self._known: Layout | None = None
@@ -405,10 +407,11 @@ class PageSource(LocalSource):
         return True
 
     def mapped_again(self) -> None:
-        """List the segments again: a topic that was made again may have a page with the same inode."""
-        known = self._known
-        if known is not None:
-            self._known = known._replace(generation=_TO_BE_LISTED)
+        """Raise UnknownTopicError if the page is that of another topic of the same name: a file system gives
+        the inode of a file that was removed to the next one.
+        """
+        if not self._is_same():
+            raise UnknownTopicError(self.name)
 
     def lost(self, problem: CommitLogError) -> CommitLogError:
         """Return what to raise when the state page is gone."""
@@ -420,7 +423,6 @@ class PageSource(LocalSource):
 
     def close(self) -> None:
         """Let the maps go."""
-        self._cache.left(self)
         with self._lock:
             self.closed = True
             self._page = None

@@ -239,6 +239,8 @@ class LogState(LocalSource):
         lock = self.lock
         if isinstance(lock, ProcessLock):
             return False
+        if self.closed:
+            return True
         for taken in iter(partial(lock.acquire, blocking=False), None):  # Ctrl-C leaves nothing held so
             try:
                 if not taken or self.ended_by is not None or self.replacing:

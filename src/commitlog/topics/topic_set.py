@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Literal
 
 from commitlog import files
@@ -297,7 +298,8 @@ class TopicSet:
         if mode == "r":
             return Partition.read_only(
                 path, name, config, self._cache,
-                writer=self._has_writer, clean=self._catalog.has_clean_marker, steps=self._steps,
+                writer=self._has_writer, clean=self._catalog.has_clean_marker,
+                same=partial(self._is_same, entry), steps=self._steps,
             )  # fmt: skip
         if mode == "shared" or entry.name in INTERNAL:
             partition = Partition.join(path, name, config, self._config, self._cache, self._steps)
@@ -326,6 +328,11 @@ class TopicSet:
             raise CorruptionError(path, 0, reason)
         _logger.error("%s is missing: the partition starts over, empty", path)
         files.make_directories(path)
+
+    def _is_same(self, opened: TopicEntry) -> bool:
+        """Say, for a reader, whether a topic was not deleted and made again since."""
+        stored = self._catalog.entry(opened.name)
+        return stored is not None and stored.topic_id == opened.topic_id
 
     def _has_writer(self) -> bool:
         """Say, for a reader, whether a writer keeps the state pages true."""
