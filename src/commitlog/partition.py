@@ -530,16 +530,16 @@ class Partition(LogReader):
         state = self._state
         try:
             with state.sync_lock, state.lock:
-                untouched = state.writer.is_unopened and state.mark is None
-                untouched &= state.names_synced == state.name_changes
-                if state.ended_by is None and not untouched:
-                    if state.access.alone:
+                opened = not state.writer.is_unopened  # or its files are as the last shutdown left them
+                touched = opened or state.mark is not None or state.names_synced != state.name_changes
+                if state.ended_by is None and touched:
+                    if state.access.alone and opened:
                         state.wake().give_back()
                     self._syncer.sync_locked()  # names too, which no record may be waiting for
                     state.save_producers()
                     # what another thread appended from here on, the next open would not look for
                     state.end(lambda: ClosedError(self.name))
-                    if state.access.alone:
+                    if state.access.alone and opened:
                         state.writer.seal_indexes(state.next_offset)
                     state.page.sync()
         finally:
