@@ -1,6 +1,6 @@
-"""Spark finds the format "commitlog" by this module's name, and imports it whenever it looks for a format.
+"""The entry point by whose name Spark finds the format "commitlog".
 
-So it is light: what the format does is imported when it is asked to.
+Spark imports it whenever it looks for a format, so everything else is imported on first use.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return "commitlog"
 
     def schema(self) -> StructType:
-        """Return the columns; the options are checked here, so that load() tells what is wrong."""
+        """Return the columns. The options are checked here, so that load() raises errors."""
         from commitlog.spark.source import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return what reads a batch query."""
+        """Return the reader of a batch query."""
         from commitlog.spark.source import BatchReader
 
         return BatchReader(schema, self.options)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        """Return what reads a streaming query."""
+        """Return the reader of a streaming query."""
         from commitlog.spark.stream import StreamReader
 
         return StreamReader(schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return what writes a batch query; an error that forbids it is raised here, before it runs."""
+        """Return the writer of a batch query; raises errors before the query runs."""
         from commitlog.spark.sink import BatchWriter
 
         return BatchWriter(schema, self.options, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> _StreamWriter:  # noqa: N802
-        """Return what writes a streaming query."""
+        """Return the writer of a streaming query."""
         from commitlog.spark.sink import StreamWriter
 
         return StreamWriter(schema, self.options, overwrite)

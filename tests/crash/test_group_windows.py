@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog import CommitLog, Consumer
+from commitlog import CommitLog, Consumer, ConsumerConfig
 from commitlog.errors import CommitFailedError
 from commitlog.groups.directory import GroupDirectory
-from commitlog.groups.member import GroupMember, MemberSettings
+from commitlog.groups.member import GroupMember
 from commitlog.record import TopicPartition
 
 from .windows import crashed_at
@@ -128,7 +128,12 @@ class Alone:
         self.now_ns = 10**15
 
     def member(self, client_id: str, join: bool = True) -> GroupMember:
-        settings = MemberSettings(client_id, None, ("cooperative-sticky",), 1_000, 100, 10_000)
+        settings = ConsumerConfig(
+            client_id=client_id,
+            session_timeout_ms=1_000,
+            heartbeat_interval_ms=100,
+            max_poll_interval_ms=10_000,
+        )
         directory = GroupDirectory(self.path, "g")
         member = GroupMember(directory, None, settings, lambda names: {"t": 2}, lambda: self.now_ns)
         if join:

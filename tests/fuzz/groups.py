@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from commitlog import CommitLogError, Record
+from commitlog import CommitLogError, ConsumerConfig, Record
 from commitlog.errors import InconsistentGroupError
 from commitlog.groups.directory import GroupDirectory
 from commitlog.groups.heartbeats import SLOTS, Heartbeats
-from commitlog.groups.member import GroupMember, MemberSettings
+from commitlog.groups.member import GroupMember
 from commitlog.groups.offsets import GroupOffsets
 from commitlog.groups.state import GroupState, Member
 from commitlog.publishing.publications import Publications
@@ -43,7 +43,11 @@ class GroupTarget(Target):
     def _live(self) -> str:
         group = GroupDirectory(str(self.directory), "g")
         group._boot = _BOOT
-        settings = MemberSettings("client", None, ("range", "cooperative-sticky"), 10_000, 3_000, 300_000)
+        settings = ConsumerConfig(
+            client_id="client",
+            partition_assignment_strategy=("range", "cooperative-sticky"),
+            session_timeout_ms=10_000,
+        )
         member = GroupMember(group, None, settings, _count, lambda: _NOW)
         member.join(["t", "u"])
         owned = member.take()

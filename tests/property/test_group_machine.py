@@ -14,9 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from commitlog.config import ConsumerConfig
 from commitlog.errors import CommitFailedError, CommitLogError, FencedMemberError, RebalanceInProgressError
 from commitlog.groups.directory import GroupDirectory
-from commitlog.groups.member import GroupMember, MemberSettings
+from commitlog.groups.member import GroupMember
 from commitlog.groups.offsets import OffsetAndMetadata
 from commitlog.groups.state import GroupState
 from commitlog.record import TopicPartition
@@ -148,7 +149,13 @@ class GroupMachine(RuleBasedStateMachine):
     def add(
         self, instance: str | None, strategies: tuple[str, ...], session_ms: int, topics: set[str]
     ) -> Player:
-        wanted = MemberSettings("", instance, strategies, session_ms, INTERVAL_MS, 10**9)
+        wanted = ConsumerConfig(
+            group_instance_id=instance,
+            partition_assignment_strategy=strategies,
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=INTERVAL_MS,
+            max_poll_interval_ms=10**9,
+        )
         offsets: Any = self
         directory = GroupDirectory(str(self.home), "g")
         player = Player(GroupMember(directory, offsets, wanted, self.count, self.clock), instance, session_ms)
@@ -166,7 +173,7 @@ class GroupMachine(RuleBasedStateMachine):
         if len(self.players) >= MOST:
             return
         if player.instance is None:
-            self.add(None, player.member._settings.strategies, player.session_ms, player.topics)
+            self.add(None, player.member._config.strategies, player.session_ms, player.topics)
         else:
             self.start_once_more(player)
 
@@ -176,7 +183,7 @@ class GroupMachine(RuleBasedStateMachine):
         for player in self.players:
             if player.instance == old.instance:
                 player.inside = False
-        new = self.add(old.instance, old.member._settings.strategies, old.session_ms, old.topics)
+        new = self.add(old.instance, old.member._config.strategies, old.session_ms, old.topics)
         if before is not None and before.member_id not in self.state().members:
             assert set(self.state().owned(new.id)) in (had, set())
 

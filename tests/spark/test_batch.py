@@ -77,7 +77,7 @@ def test_a_schema_prunes_columns(spark: SparkSession, orders: Topic, log_path: P
         ("value STRING", "schema = 'value string': value is binary"),
         ("valu BINARY", "schema = 'valu': no such column"),
         ("key BINARY NOT NULL", "schema = 'key NOT NULL': key may be null"),
-        ("key BINARY, key BINARY", "schema = 'key': must not be there twice"),
+        ("key BINARY, key BINARY", "schema = 'key': must not occur twice"),
     ]:
         assert said in refusal(lambda wrong=wrong: read(spark, log_path, wrong).collect())
 

@@ -56,7 +56,7 @@ def test_what_is_wrong_is_told_when_the_query_is_made(
     def said(**options: Any) -> str:
         return refusal(lambda: read(spark, log_path, **options))
 
-    assert "ConfigError: minPartitions = 'x': must be an integer, 1 or above" in said(minPartitions="x")
+    assert "ConfigError: minPartitions = 'x': must be a positive integer" in said(minPartitions="x")
     assert "no such option; did you mean startingOffsets?" in said(startingOffset="latest")
     assert "no topic 'ordres'" in refusal(lambda: read(spark, log_path, subscribe="ordres").collect())
     nowhere = refusal(lambda: read(spark, log_path / "nowhere").collect())
@@ -109,9 +109,9 @@ def test_it_takes_the_options_of_a_batch_query(
     assert counts("u", startingOffsets='{"u": {"0": 3}}') == [4]
     assert [row.n for row in map_arrow(spark, f"file://{path}", "u", count, "n BIGINT").collect()] == [7]
     assert counts("u", startingOffsets="latest") == []
-    with pytest.raises(ConfigError, match="columns = 'valu': no such column; there are key"):
+    with pytest.raises(ConfigError, match="columns = 'valu': no such column; the columns are key"):
         map_arrow(spark, path, "u", count, "n BIGINT", columns=["valu"])
-    with pytest.raises(ConfigError, match="must have a column; there are key"):
+    with pytest.raises(ConfigError, match="must have a column; the columns are key"):
         map_arrow(spark, path, "u", count, "n BIGINT", columns=[])
     with pytest.raises(ConfigError, match="did you mean minPartitions"):
         map_arrow(spark, path, "u", count, "n BIGINT", minPartition=3)

@@ -290,7 +290,7 @@ def test_a_log_that_somebody_has_alone_is_refused_before_the_query_runs(
         (["value", "1L AS partition"], {"topic": "out"}, "'partition bigint': partition must be int"),
         (["value", "'x' AS headers"], {"topic": "out"}, "headers must be array<struct<key:string"),
         (["value", "array(1) AS headers"], {"topic": "out"}, "headers must be array<struct"),
-        (["value", "key AS kye"], {"topic": "out"}, "'kye': no such column in a log; there are value, key"),
+        (["value", "key AS kye"], {"topic": "out"}, "'kye': no such column in a log; the columns are value,"),
         (["value"], {}, "topic = None: must be given, or the frame must have a column topic"),
         (["value"], {"topic": "nowhere"}, "create it with log.create_topic('nowhere', partitions=...)"),
         (["value", "'nowhere' AS topic"], {}, "create it with log.create_topic('nowhere', partitions=...)"),
@@ -305,8 +305,8 @@ def test_a_log_that_somebody_has_alone_is_refused_before_the_query_runs(
         (["value"], {"topic": "out", "topics": "x"}, "did you mean topic?"),
         (["value"], {"topic": ""}, "topic = '': must not be empty"),
         (["value"], {"topic": "out", "txnAppId": "a"}, "txnAppId and txnVersion must be given together"),
-        (["value"], {"topic": "out", "txnAppId": "a", "txnVersion": "-1"}, "must be an integer, 0 or above"),
-        (["value"], {"topic": "out", "txnId": "a"}, "is for streaming queries; give txnAppId and txnVersion"),
+        (["value"], {"topic": "out", "txnAppId": "a", "txnVersion": "-1"}, "must be a non-negative integer"),
+        (["value"], {"topic": "out", "txnId": "a"}, "is for streaming queries; use txnAppId and txnVersion"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_written_is_said_in_a_sentence(
@@ -326,7 +326,7 @@ def test_what_cannot_be_written_is_said_in_a_sentence(
 def test_a_log_is_only_appended_to(spark: SparkSession, log: CommitLog, log_path: Path) -> None:
     writer = numbers(spark, 5).write.format("commitlog").option("topic", "out")
     said = refusal(lambda: writer.mode("overwrite").save(str(log_path)))
-    assert "mode = 'overwrite': a log is only appended to; use append" in said
+    assert "mode = 'overwrite': a log can only be appended to; use append" in said
     missing = log_path.parent / "missing"
     assert "not a commitlog directory" in refusal(lambda: writer.mode("append").save(str(missing)))
     assert not missing.exists()

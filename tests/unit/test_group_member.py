@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commitlog import CommitLog, Consumer
+from commitlog import CommitLog, Consumer, ConsumerConfig
 from commitlog.errors import (
     CommitFailedError,
     ConfigError,
@@ -19,7 +19,7 @@ from commitlog.errors import (
 )
 from commitlog.groups import member as member_module
 from commitlog.groups.directory import GroupDirectory, file_name, known_groups
-from commitlog.groups.member import GroupMember, MemberSettings
+from commitlog.groups.member import GroupMember
 from commitlog.groups.offsets import OffsetAndMetadata
 from commitlog.record import TopicPartition
 from commitlog.tasks import Task
@@ -52,13 +52,13 @@ class Machine:
     def new(self, client: str = "", **settings: Any) -> GroupMember:
         """A member that has not joined, as in a process of its own."""
         offsets: Any = self
-        given = MemberSettings(
-            client,
-            settings.get("instance"),
-            settings.get("strategies", ("cooperative-sticky",)),
-            settings.get("session_ms", SESSION),
-            settings.get("interval_ms", INTERVAL),
-            settings.get("max_poll_ms", MAX_POLL),
+        given = ConsumerConfig(
+            client_id=client,
+            group_instance_id=settings.get("instance"),
+            partition_assignment_strategy=settings.get("strategies", ("cooperative-sticky",)),
+            session_timeout_ms=settings.get("session_ms", SESSION),
+            heartbeat_interval_ms=settings.get("interval_ms", INTERVAL),
+            max_poll_interval_ms=settings.get("max_poll_ms", MAX_POLL),
         )
         return GroupMember(self.directory(), offsets, given, self.count, self.clock)
 
@@ -256,7 +256,7 @@ def test_each_member_has_a_session_timeout_of_its_own(machine: Machine) -> None:
 
 
 def test_a_tick_asks_to_come_back_when_a_member_would_be_silent_for_too_long(machine: Machine) -> None:
-    machine.member("silent", session_ms=1_000)
+    machine.member("silent", session_ms=1_000, interval_ms=500)
     alive = machine.member("alive")
     assert alive.tick() == pytest.approx(1.001)
     machine.pass_by(1_001, alive)

@@ -297,7 +297,7 @@ def test_no_topics_are_no_offsets(opened: CommitLog) -> None:
 )
 def test_one_way_must_be_given_and_no_other(opened: CommitLog, how: dict[str, Any]) -> None:
     commit(opened, t0=6)
-    with pytest.raises(ConfigError, match="one of them"):
+    with pytest.raises(ConfigError, match="exactly one of"):
         opened.reset_offsets("g", **how)
     assert committed(opened) == {"t0": 6}
 

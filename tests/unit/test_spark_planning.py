@@ -129,7 +129,7 @@ def test_what_is_asked_for_and_not_there_is_lost(
         DataLossError, match=r"orders-0: offsets \[10, 30\) were removed; with failOnDataLoss"
     ):
         ranges(shop, **below)
-    with pytest.raises(DataLossError, match="offset 200 is behind its end, 100"):
+    with pytest.raises(DataLossError, match="offset 200 is after its end, 100"):
         ranges(shop, **above)
     with caplog.at_level(logging.WARNING):
         assert ranges(shop, **below, failOnDataLoss="false") == [("orders", 0, 30, 100)]

@@ -232,7 +232,7 @@ def test_what_is_subscribed_to_must_be_there_when_a_query_begins(topic: Topic, l
 def test_a_topic_that_was_deleted_or_cut_back_is_lost(topic: Topic, log: CommitLog, log_path: Path) -> None:
     strict, lenient = reader(log_path), reader(log_path, failOnDataLoss="false")
     topic.partition(1).truncate_from(50)
-    with pytest.raises(DataLossError, match="t-1: its end went back from 100 to 50"):
+    with pytest.raises(DataLossError, match="t-1: its end moved back from 100 to 50"):
         strict.latestOffset(at(100, 100))
     assert plain(lenient.latestOffset(at(100, 100))) == at(100, 50)
     log.delete_topic("t")
@@ -303,7 +303,7 @@ def test_another_log_at_the_same_path_is_lost_for_a_query(
     log_path.rename(tmp_path / "elsewhere")
     with commitlog.open(log_path) as other:
         add(other.create_topic("t"), 0, 300)
-        with pytest.raises(DataLossError, match=f"it is log {other.log_id}, and the query has read log"):
+        with pytest.raises(DataLossError, match=f"it is log {other.log_id}, but the query has read log"):
             reader(log_path).latestOffset(before)
         lenient = reader(log_path, failOnDataLoss="false")
         end = lenient.latestOffset(before)

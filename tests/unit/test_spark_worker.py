@@ -118,13 +118,18 @@ def test_a_schema_of_other_columns_or_types_is_refused() -> None:
     def typed(name: str, kind: str, nullable: bool = True) -> StructType:
         return StructType().add(name, kind, nullable)
 
-    assert refused(typed("Key", "binary")).startswith("schema = 'Key': no such column; there are key, value")
+    assert refused(typed("Key", "binary")).startswith(
+        "schema = 'Key': no such column; the columns are key, value"
+    )
     assert refused(typed("value", "string")) == "schema = 'value string': value is binary"
     assert refused(typed("key", "binary", nullable=False)) == "schema = 'key NOT NULL': key may be null"
     # batches without columns have no rows, and Spark would count none
-    assert refused(StructType()) == f"schema = 'struct<>': must have a column; there are {', '.join(_TYPES)}"
+    assert (
+        refused(StructType())
+        == f"schema = 'struct<>': must have a column; the columns are {', '.join(_TYPES)}"
+    )
     twice = StructType().add("key", "binary").add("key", "binary")
-    assert refused(twice) == "schema = 'key': must not be there twice"
+    assert refused(twice) == "schema = 'key': must not occur twice"
 
 
 def test_a_time_that_spark_cannot_hold_is_its_last_one(partition: Partition, log_path: Path) -> None:
@@ -234,7 +239,7 @@ def test_what_was_truncated_is_lost(partition: Partition, log_path: Path) -> Non
     partition.append_many([b"v"] * 10)
     partition.append_many([b"v"] * 10)
     partition.truncate_from(10)
-    with pytest.raises(DataLossError, match="its end went back to 10"):
+    with pytest.raises(DataLossError, match="its end moved back to 10"):
         read(log_path, (0, 20))
     assert len(rows(read(log_path, (0, 20), failOnDataLoss="false"))) == 10
 
@@ -258,7 +263,7 @@ def test_an_end_that_went_back_only_while_it_was_read_is_told_too(
             return found(ReadOptions.of({"path": str(log_path)}), Range(T, 0, 0, 10)).combined_batches(0, 10)
 
     monkeypatch.setattr(worker, "_partition", lambda options, wanted: Behind())
-    with pytest.raises(DataLossError, match="its end went back to 10"):
+    with pytest.raises(DataLossError, match="its end moved back to 10"):
         read(log_path, (0, 20))
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Literal, cast
 
 import click
 
 import commitlog
+from commitlog.cli import options
 from commitlog.cli.bench_load import TOPIC, Figures, Load, consume, payload, produce
-from commitlog.cli.options import example, json_option
 from commitlog.cli.output import print_json, print_table
 from commitlog.cli.progress_bar import progress_bar
 
@@ -18,7 +18,7 @@ _COMPRESSION = ("none", "zstd", "lz4", "gzip", "snappy")
 
 
 @click.command(
-    epilog=example(
+    epilog=options.example(
         "commitlog bench",
         "commitlog bench /mnt/disk --how single --durability synced --records 10000",
         "commitlog bench --how producer --partitions 4 --compression zstd --json",
@@ -41,7 +41,7 @@ _COMPRESSION = ("none", "zstd", "lz4", "gzip", "snappy")
 )  # fmt: skip
 @click.option("--compression", type=click.Choice(_COMPRESSION), default="none", show_default=True)
 @click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, metavar="N")
-@json_option
+@options.as_json
 def bench(
     directory: str | None,
     records: int,
@@ -70,17 +70,14 @@ def bench(
     if as_json:
         print_json({**asdict(load), "produce": asdict(produced), "consume": asdict(consumed)})
         return
-    columns = ("", "records", "seconds", "records/s", "MB/s")
-    waits = ("ms avg", "p50", "p95", "p99", "p99.9", "max")
-    rows = [("produce", *_cells(produced)), ("consume", *_cells(consumed))]
-    print_table((*columns, *waits), rows)
+    columns = "", "records", "seconds", "records/s", "MB/s", "ms avg", "p50", "p95", "p99", "p99.9", "max"
+    print_table(columns, [("produce", *_cells(produced)), ("consume", *_cells(consumed))])
 
 
 def _run(folder: str, load: Load) -> tuple[Figures, Figures]:
     values = payload(load)
     with commitlog.open(folder) as log:
-        config = {"compression_type": load.compression}
-        log.create_topic(TOPIC, load.partitions, config)
+        log.create_topic(TOPIC, load.partitions, {"compression_type": load.compression})
         with progress_bar("appending", unit="records") as progress:
             produced = produce(log, load, values, progress)
         with progress_bar("consuming", unit="records") as progress:
@@ -89,8 +86,5 @@ def _run(folder: str, load: Load) -> tuple[Figures, Figures]:
 
 
 def _cells(found: Figures) -> tuple[str | int | float, ...]:
-    waits = (found.avg_ms, found.p50_ms, found.p95_ms, found.p99_ms, found.p99_9_ms, found.max_ms)
-    return (
-        found.records, found.seconds, round(found.records_per_second), found.mb_per_second,
-        *(f"{one:.3g}" for one in waits),
-    )  # fmt: skip
+    records, seconds, rate, mb, *waits = astuple(found)
+    return records, seconds, round(rate), mb, *(f"{one:.3g}" for one in waits)

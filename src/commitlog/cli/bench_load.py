@@ -54,10 +54,8 @@ class Figures:
         """Compute figures from times in seconds."""
         waits = 1e3 * np.array(latencies if len(latencies) else [0.0])
         p50, p95, p99, p99_9 = np.quantile(waits, (0.5, 0.95, 0.99, 0.999)).tolist()
-        rate, mb = records / seconds, size_bytes / seconds / 1e6
-        return cls(
-            records, seconds, rate, mb, float(waits.mean()), p50, p95, p99, p99_9, float(waits.max())
-        )  # fmt: skip
+        rate, mb, mean, most = records / seconds, size_bytes / seconds / 1e6, waits.mean(), waits.max()
+        return cls(records, seconds, rate, mb, float(mean), p50, p95, p99, p99_9, float(most))
 
 
 def payload(load: Load) -> list[bytes]:
@@ -108,10 +106,6 @@ def _one_by_one(log: CommitLog, load: Load, values: list[bytes], progress: Repor
 def _by_producer(log: CommitLog, load: Load, values: list[bytes], progress: Report | None) -> list[float]:
     acks: Literal[0, 1, "all"] = {"buffered": 0, "written": 1, "synced": "all"}[load.durability]  # type: ignore[assignment]
     latencies: list[float] = []
-
-    def delivered(started: float) -> None:
-        latencies.append(perf_counter() - started)
-
     every = max(load.records // _SAMPLES, 1)
     step = max(load.records // _STEPS, 1)
     with log.producer(acks=acks) as producer:
@@ -121,7 +115,7 @@ def _by_producer(log: CommitLog, load: Load, values: list[bytes], progress: Repo
                 send(TOPIC, value)
             else:
                 started = perf_counter()
-                send(TOPIC, value, on_delivery=lambda *_, started=started: delivered(started))
+                send(TOPIC, value, on_delivery=lambda *_, at=started: latencies.append(perf_counter() - at))
             if progress is not None and number % step == 0:
                 progress(number, load.records)
     return latencies

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from commitlog.cli.options import example
+from commitlog.cli import options
 
 
 @click.command(
-    epilog=example(
+    epilog=options.example(
         'eval "$(commitlog completion bash)"    # in ~/.bashrc',
         'eval "$(commitlog completion zsh)"     # in ~/.zshrc',
         "commitlog completion fish > ~/.config/fish/completions/commitlog.fish",

@@ -7,15 +7,8 @@ from typing import Literal
 
 import click
 
+from commitlog.cli import options
 from commitlog.cli.open_log import reading
-from commitlog.cli.options import (
-    complete_group,
-    directory_argument,
-    example,
-    partition_option,
-    timestamp,
-    topic_argument,
-)
 from commitlog.cli.printing import Printer, Start, print_alone, print_in_group
 from commitlog.cli.record_format import Form, RecordFormat
 
@@ -26,18 +19,18 @@ def start_from(text: str) -> Start:
         return Start(end=text == "end")
     if text.isdecimal():
         return Start(offset=int(text))
-    return Start(timestamp=timestamp(text.removeprefix("@")))
+    return Start(timestamp=options.timestamp(text.removeprefix("@")))
 
 
 @click.command(
-    epilog=example(
+    epilog=options.example(
         "commitlog consume data orders --last 10 --keys",
         "commitlog consume data orders --from 2026-01-31T12:00 --json",
         "commitlog consume data orders --group billing --follow",
     )
 )
-@directory_argument
-@topic_argument
+@options.directory
+@options.topic
 @click.option(
     "--from", "start", type=start_from, metavar="WHERE",
     help="beginning (the default), end, an offset, a time such as 2026-01-31T12:00 (UTC), or @ and "
@@ -47,10 +40,10 @@ def start_from(text: str) -> Start:
 @click.option("--max", "limit", type=click.IntRange(0), metavar="N", help="Stop after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new records, until Ctrl-C.")
 @click.option(
-    "--group", "-g", metavar="GROUP", shell_complete=complete_group,
+    "--group", "-g", metavar="GROUP", shell_complete=options.complete_group,
     help="Read as a member of a consumer group, and commit what was printed.",
 )  # fmt: skip
-@partition_option
+@options.partition
 @click.option(
     "--format", "form", type=click.Choice(["text", "json", "hex", "raw"]), default="text", show_default=True,
     help="Values as lines, records as JSON lines, bytes in hex, or values with nothing in between.",

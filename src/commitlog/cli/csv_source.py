@@ -64,7 +64,8 @@ class CsvSource:
             first = min(max(self._skip - self._passed_over - read, 0), block.num_rows)
             row = read + first + self._passed_over  # the number in the file of the first row to take
             last = self._wrong[0].row - row if self._wrong else block.num_rows
-            for rows, bad in _parts(block.slice(first, max(last, 0))):
+            wanted = block.slice(first, max(last, 0))
+            for rows, bad in (_read(wanted.slice(at, ROWS)) for at in range(0, wanted.num_rows, ROWS)):
                 yield Chunk(row, rows, self._file.tell())
                 if bad is not None:
                     raise BadRowError(row + bad.row, bad.reason)
@@ -86,10 +87,6 @@ class CsvSource:
         return f"line {before + 1}"
 
 
-def _parts(block: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, BadRowError | None]]:
-    return (_read(block.slice(start, ROWS)) for start in range(0, block.num_rows, ROWS))
-
-
 def _read(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, BadRowError | None]:
     """Parse the fields of rows, up to the first row that is not a record."""
     columns: dict[str, Any] = {}
@@ -102,8 +99,8 @@ def _read(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, BadRowError | None]:
     columns = {name: column[:count] for name, column in columns.items()}
     for name in ("key", "value"):
         coded = columns.pop(name + "_base64", None)
-        if coded is not None:
-            columns[name] = _together(columns.get(name), coded)
+        if coded is not None:  # base64 wins where a row has both
+            columns[name] = pc.coalesce(coded, columns[name]) if name in columns else coded
     return pa.RecordBatch.from_pydict(columns), bad
 
 
@@ -121,11 +118,6 @@ def _parsed(name: str, column: pa.Array) -> tuple[pa.Array, BadRowError | None]:
             bad = BadRowError(row, f"{name}: {reason}")
             break
     return pa.array(values, kind), bad
-
-
-def _together(plain: pa.Array | None, coded: pa.Array) -> pa.Array:
-    """Merge a plain and a base64 column; base64 wins where a row has both."""
-    return coded if plain is None else pc.coalesce(coded, plain)
 
 
 def _from_base64(field: bytes) -> bytes:

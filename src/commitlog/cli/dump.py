@@ -1,4 +1,4 @@
-"""`commitlog dump`: show what is in a file of a log, like Kafka's dump-log tool."""
+"""`commitlog dump`: show the contents of a log's files, like Kafka's dump-log tool."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.format import LOG_APPEND_TIME, BatchHeader
+from commitlog.cli import options
 from commitlog.cli.json_records import bytes_field, header_objects
-from commitlog.cli.options import example, json_option
 from commitlog.cli.output import write_bytes
 from commitlog.index import OffsetIndex, TimeIndex
 from commitlog.partitions import epochs
@@ -23,10 +23,14 @@ from commitlog.segment import LOG_SUFFIX, Segment
 
 Entry = dict[str, Any]
 _FREE_TEXT = ("key", "value")
+_PAGE_FIELDS = (
+    "start_offset", "next_offset", "high_watermark", "durable_offset", "clean_offset", "base_offset",
+    "end_position", "generation", "truncations",
+)  # fmt: skip
 
 
 @click.command(
-    epilog=example(
+    epilog=options.example(
         "commitlog dump data/orders-0/00000000000000000000.log --records",
         "commitlog dump data/orders-0/*.index --json",
     )
@@ -35,7 +39,7 @@ _FREE_TEXT = ("key", "value")
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False)
 )
 @click.option("--records", is_flag=True, help="Also show the records of each batch.")
-@json_option
+@options.as_json
 def dump(files: Sequence[str], records: bool, as_json: bool) -> None:
     """Show the batches of segments and the entries of indexes.
 
@@ -92,10 +96,8 @@ def _batches(path: str, records: bool) -> Iterator[Entry]:
     buffer = segment.buffer() if segment.size_bytes else memoryview(b"")
     for position, _, found in sound_batches(segment, None):
         if isinstance(found, Damage):
-            yield {
-                "kind": "damage", "position": found.position, "end_position": found.end_position,
-                "reason": found.reason,
-            }  # fmt: skip
+            where = {"position": found.position, "end_position": found.end_position}
+            yield {"kind": "damage", **where, "reason": found.reason}
             continue
         batch = RecordBatch.decode(buffer, position, path=path)
         yield _batch(batch, found)
@@ -156,18 +158,7 @@ def _state(path: str) -> Iterator[Entry]:
     if page is None:
         yield {"kind": "damage", "reason": "it is not a state page"}
         return
-    yield {
-        "kind": "state",
-        "start_offset": page.start_offset,
-        "next_offset": page.next_offset,
-        "high_watermark": page.high_watermark,
-        "durable_offset": page.durable_offset,
-        "clean_offset": page.clean_offset,
-        "base_offset": page.base_offset,
-        "end_position": page.end_position,
-        "generation": page.generation,
-        "truncations": page.truncations,
-    }
+    yield {"kind": "state", **{name: getattr(page, name) for name in _PAGE_FIELDS}}
     if page.checkpoint is None:
         yield {"kind": "damage", "reason": "no checkpoint has a valid checksum"}
     else:

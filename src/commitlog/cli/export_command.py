@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from commitlog import files
+from commitlog.cli import options
 from commitlog.cli.consume import start_from
 from commitlog.cli.file_formats import format_of, format_option
 from commitlog.cli.open_log import reading
-from commitlog.cli.options import directory_argument, example, json_option, topic_argument
-from commitlog.cli.output import counted, print_json, say
+from commitlog.cli.output import answer, counted
 from commitlog.cli.printing import Start
 from commitlog.cli.progress_bar import Report, progress_bar
 from commitlog.partitions.reader import LogReader
@@ -34,14 +34,14 @@ class Range(NamedTuple):
 
 @click.command(
     "export",
-    epilog=example(
+    epilog=options.example(
         "commitlog export data orders orders.parquet",
         "commitlog export data orders monday.csv --from 2026-03-02T00:00 --to 2026-03-03T00:00",
         "commitlog export data orders tail.jsonl -p 0 --from 1000000",
     ),
 )
-@directory_argument
-@topic_argument
+@options.directory
+@options.topic
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False))
 @format_option
 @click.option(
@@ -57,7 +57,7 @@ class Range(NamedTuple):
     help="Stop before this: end (the default), an offset, or the first record at or after a time.",
 )  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
-@json_option
+@options.as_json
 def export_command(
     directory: str,
     topic: str,
@@ -88,18 +88,13 @@ def export_command(
         with progress_bar("exporting", unit="records") as progress, _complete(file) as temporary:
             sink = make(temporary)
             records = _write(ranges, sink, progress)
-    if as_json:
-        print_json({"topic": topic, "file": file, "records": records, "partitions": _summary(ranges)})
-    else:
-        say(f"exported {counted(records, 'record')} of topic {topic!r} to {file}")
-
-
-def _summary(ranges: list[Range]) -> list[dict[str, Any]]:
-    return [{"partition": one.number, "start_offset": one.start, "end_offset": one.end} for one in ranges]
+    parts = [{"partition": one.number, "start_offset": one.start, "end_offset": one.end} for one in ranges]
+    document = {"topic": topic, "file": file, "records": records, "partitions": parts}
+    answer(as_json, document, f"exported {counted(records, 'record')} of topic {topic!r} to {file}")
 
 
 def _range(number: int, partition: LogReader, start: Start, end: Start) -> Range:
-    """Return the requested offsets of a partition, cut to those that it has."""
+    """Return the requested offsets of a partition, clipped to those that it has."""
     first, last = _offset(partition, start), _offset(partition, end)
     return Range(number, partition, first, max(first, last))
 

@@ -7,17 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commitlog.cli import options
 from commitlog.cli.file_formats import format_of, format_option
 from commitlog.cli.open_log import writing
-from commitlog.cli.options import (
-    directory_argument,
-    example,
-    json_option,
-    partition_option,
-    shared_option,
-    topic_argument,
-)
-from commitlog.cli.output import counted, print_json, say
+from commitlog.cli.output import answer, counted
 from commitlog.cli.progress_bar import Report, progress_bar
 from commitlog.errors import InvalidRecordError, RecordTooLargeError
 from commitlog.topic import Topic, rows_of
@@ -33,23 +26,23 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 @click.command(
     "import",
-    epilog=example(
+    epilog=options.example(
         "commitlog import data orders orders.parquet",
         "commitlog import data users users.csv --by-key",
         "commitlog import data events events.jsonl --skip 12000",
     ),
 )
-@directory_argument
-@topic_argument
+@options.directory
+@options.topic
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
 @format_option
-@partition_option
+@options.partition
 @click.option("--by-key", is_flag=True, help="Choose partitions by key, and ignore those in FILE.")
 @click.option(
     "--skip", type=click.IntRange(0), default=0, metavar="N", help="Skip the first N records of FILE."
 )
-@shared_option
-@json_option
+@options.shared
+@options.as_json
 def import_command(
     directory: str,
     topic: str,
@@ -76,11 +69,9 @@ def import_command(
         target = Import(log.topic(topic), partition, by_key=by_key)
         with progress_bar("importing", unit=source.unit) as progress:
             _run(source, target, file, progress)
-    if as_json:
-        counts = [{"partition": number, "records": target.counts[number]} for number in sorted(target.counts)]
-        print_json({"topic": topic, "file": file, "records": target.records, "partitions": counts})
-    else:
-        say(f"imported {counted(target.records, 'record')} of {file} into topic {topic!r}")
+    counts = [{"partition": number, "records": count} for number, count in sorted(target.counts.items())]
+    document = {"topic": topic, "file": file, "records": target.records, "partitions": counts}
+    answer(as_json, document, f"imported {counted(target.records, 'record')} of {file} into topic {topic!r}")
 
 
 def _run(source: Source, target: Import, file: str, progress: Report | None) -> None:
@@ -135,7 +126,8 @@ class Import:
         """Append rows; BadRowError at a bad one, after those before it are appended."""
         from commitlog.cli.import_rows import BadRowError
 
-        each = max(1, rows.num_rows * self._chunk_bytes // (rows.nbytes + 1))
+        most_bytes = min(_CHUNK_BYTES, self._topic.config.segment_bytes // 2)
+        each = max(1, rows.num_rows * most_bytes // (rows.nbytes + 1))
         for first in range(0, rows.num_rows, each):
             part = rows.slice(first, each)
             try:
@@ -144,10 +136,6 @@ class Import:
                 if bad.row:
                     self.append(part.slice(0, bad.row))  # which raises for a bad row before this one
                 raise BadRowError(first + bad.row, bad.reason) from None
-
-    @property
-    def _chunk_bytes(self) -> int:
-        return min(_CHUNK_BYTES, self._topic.config.segment_bytes // 2)
 
     def _append(self, rows: pa.RecordBatch) -> None:
         """Append all rows or none: all are encoded before the first one is appended."""

@@ -67,19 +67,15 @@ def pair(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-directory_argument = click.argument(
-    "directory", metavar="DIR", type=click.Path(file_okay=False), is_eager=True
-)
-topic_argument = click.argument("topic", metavar="TOPIC", shell_complete=complete_topic)
-optional_topic_argument = click.argument(
-    "topic", metavar="[TOPIC]", required=False, shell_complete=complete_topic
-)
-group_argument = click.argument("group", metavar="GROUP", shell_complete=complete_group)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
-shared_option = click.option(
+directory = click.argument("directory", metavar="DIR", type=click.Path(file_okay=False), is_eager=True)
+topic = click.argument("topic", metavar="TOPIC", shell_complete=complete_topic)
+optional_topic = click.argument("topic", metavar="[TOPIC]", required=False, shell_complete=complete_topic)
+group = click.argument("group", metavar="GROUP", shell_complete=complete_group)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+shared = click.option(
     "--shared", is_flag=True, help="Open the log in shared mode, as every other writer has to."
 )
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-partition_option = click.option(
+yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+partition = click.option(
     "--partition", "-p", type=click.IntRange(0), metavar="N", help="Only this partition."
 )

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # control characters (C0 except tab and newline, DEL, C1), marks that change the direction of text or end a
 # line, and lone surrogates
@@ -52,29 +55,53 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be JSON")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table, with colours on a terminal and as plain columns elsewhere. None is a dash.
+def answer(as_json: bool, document: Any, text: str) -> None:
+    """Print the result of a command: `document` as JSON, or `text` for people."""
+    if as_json:
+        print_json(document)
+    else:
+        say(text)
 
-    A table is for people, also in a pipe: every row stays on one line. --json is exact.
-    """
-    from rich.console import Console
+
+def make_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], shown: Callable[[Any], str], **layout: Any
+) -> Table:
+    """Return a table; numbers are right-aligned, None is a dash. `layout` applies to every column."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    rows = [["-" if cell is None else cell for cell in row] for row in rows]
     for number, name in enumerate(columns):
-        numeric = rows and all(not isinstance(row[number], str) or row[number] == "-" for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        numeric = rows and not any(isinstance(row[number], str) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", **layout)
     for row in rows:
         # as Text, because a name may look like rich's markup
-        table.add_row(*(Text(f"{cell:.2f}" if isinstance(cell, float) else table_cell(cell)) for cell in row))
+        table.add_row(*(Text("-" if cell is None else shown(cell)) for cell in row))
+    return table
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table, with colours on a terminal and as plain columns elsewhere.
+
+    A table is for people, also in a pipe: every row stays on one line. --json is exact.
+    """
+    from rich.console import Console
+
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
         console.width = 1 << 12  # the reader may wrap lines itself
     with console.capture() as printed:
-        console.print(table)
+        console.print(make_table(columns, list(rows), _table_text, overflow="fold"))
     click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()), color=True)
+
+
+def _table_text(cell: Any) -> str:
+    return f"{cell:.2f}" if isinstance(cell, float) else table_cell(cell)
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print dictionaries with the same keys as a table."""
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def ask(question: str) -> None:

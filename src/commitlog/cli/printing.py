@@ -151,12 +151,6 @@ def print_in_group(log: CommitLog, consumer: Consumer, topic: str, printer: Prin
         idle = not found and not any(consumer.lag().values())
         if found:
             with suppress(CommitFailedError):  # the partition moved; its new owner reads these records again
-                consumer.commit(_printed(consumer, found, printer.cut_at))
+                consumer.commit({name: printer.cut_at.get(name, consumer.position(name)) for name in found})
         elif idle and not follow and (consumer.assignment() or time.monotonic() > deadline):
             return
-
-
-def _printed(
-    consumer: Consumer, found: Found, cut_at: Mapping[TopicPartition, int]
-) -> dict[tuple[str, int], int | tuple[int, str]]:
-    return {name: cut_at.get(name, consumer.position(name)) for name in found}

@@ -10,17 +10,9 @@ from typing import BinaryIO
 
 import click
 
+from commitlog.cli import options
 from commitlog.cli.open_log import writing
-from commitlog.cli.options import (
-    directory_argument,
-    example,
-    json_option,
-    pair,
-    partition_option,
-    shared_option,
-    topic_argument,
-)
-from commitlog.cli.output import counted, print_json, say
+from commitlog.cli.output import answer, counted
 from commitlog.cli.progress_bar import progress_bar
 from commitlog.cli.text_input import Feed, LineFormat, blocks
 from commitlog.config import LogConfig
@@ -28,14 +20,14 @@ from commitlog.errors import CommitLogError
 
 
 @click.command(
-    epilog=example(
+    epilog=options.example(
         "seq 1000000 | commitlog produce data numbers",
         "commitlog produce data users --key-separator : users.txt",
         """echo '{"key": "k", "value": {"n": 1}}' | commitlog produce data t --format json""",
     )
 )
-@directory_argument
-@topic_argument
+@options.directory
+@options.topic
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.File("rb"))
 @click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True,
@@ -44,13 +36,13 @@ from commitlog.errors import CommitLogError
 @click.option("--key-separator", "-k", metavar="TEXT", help="Text between the key and the value of a line.")
 @click.option("--null-marker", metavar="TEXT", help="A value that means null: a tombstone.")
 @click.option(
-    "--header", "-H", "headers", type=pair, multiple=True, metavar="NAME=VALUE",
+    "--header", "-H", "headers", type=options.pair, multiple=True, metavar="NAME=VALUE",
     help="A header for every record. May be repeated.",
 )  # fmt: skip
-@partition_option
+@options.partition
 @click.option("--sync", is_flag=True, help="Make each batch durable before reading more.")
-@shared_option
-@json_option
+@options.shared
+@options.as_json
 def produce(
     directory: str,
     topic: str,
@@ -85,11 +77,9 @@ def produce(
             _append_all(feed, files or [_stdin()], log.topic(topic).config.max_message_bytes, form)
         except CommitLogError as error:
             raise click.ClickException(f"{error} (records appended before that: {feed.records})") from error
-    if as_json:
-        spans = {str(number): [span.start, span.stop] for number, span in sorted(feed.offsets.items())}
-        print_json({"topic": topic, "records": feed.records, "offsets": spans})
-    else:
-        say(f"{counted(feed.records, 'record')} appended to {topic}")
+    spans = {str(number): [span.start, span.stop] for number, span in sorted(feed.offsets.items())}
+    document = {"topic": topic, "records": feed.records, "offsets": spans}
+    answer(as_json, document, f"{counted(feed.records, 'record')} appended to {topic}")
 
 
 def _stdin() -> BinaryIO:

@@ -21,25 +21,14 @@ def progress_bar(label: str, *, unit: str = "bytes") -> Iterator[Report | None]:
     if not console.is_terminal:
         yield None
         return
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress as rich
 
-    counted = (
-        (DownloadColumn(), TransferSpeedColumn())
-        if unit == "bytes"
-        else (MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    )
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), *counted, TimeRemainingColumn(),
-        console=console, transient=True,
-    )  # fmt: skip
+    columns = [rich.TextColumn("{task.description}"), rich.BarColumn()]
+    if unit == "bytes":
+        columns += [rich.DownloadColumn(), rich.TransferSpeedColumn()]
+    else:
+        columns += [rich.MofNCompleteColumn(), rich.TextColumn("{task.fields[rate]}")]
+    bar = rich.Progress(*columns, rich.TimeRemainingColumn(), console=console, transient=True)
     task = bar.add_task(label, total=None, rate="")
 
     def report(done: int, total: int) -> None:

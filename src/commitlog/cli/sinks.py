@@ -19,8 +19,6 @@ _TEXT_SCHEMA = pa.schema(
     + [(name, pa.string()) for name in ("key", "key_base64", "value", "value_base64", "headers")]
 )
 _GROUP_ROWS, _GROUP_BYTES = 128 * 1024, 32 * 1024 * 1024  # of a row group in Parquet
-
-
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import click
 
+from commitlog.cli import options
 from commitlog.cli.open_log import reading
-from commitlog.cli.options import directory_argument, example, json_option, optional_topic_argument
-from commitlog.cli.output import counted, print_json, print_table, say
+from commitlog.cli.output import counted, print_json, print_rows, print_table, say
 from commitlog.inspect.describe import PartitionSummary, describe_partition, summarize_group
 from commitlog.log import CommitLog
 
 
-@click.command(epilog=example("commitlog stats data", "commitlog stats data orders --json"))
-@directory_argument
-@optional_topic_argument
-@json_option
+@click.command(epilog=options.example("commitlog stats data", "commitlog stats data orders --json"))
+@options.directory
+@options.optional_topic
+@options.as_json
 def stats(directory: str, topic: str | None, as_json: bool) -> None:
     """Show the size, records, segments and dirty ratio of partitions, and the lag of groups."""
     with reading(directory) as log:
@@ -35,16 +36,13 @@ def stats(directory: str, topic: str | None, as_json: bool) -> None:
         return
     say(", ".join(counted(number, name.removesuffix("s")) for name, number in totals.items()))
     columns = ("start_offset", "next_offset", "durable_offset", "records", "segments", "bytes", "dirty_ratio")
-    rows = [
-        (f"{name}-{one.partition}", *(getattr(one, column) for column in columns))
-        for name, some in found.items()
-        for one in some
-    ]
+    cells = attrgetter(*columns)
+    rows = [(f"{name}-{one.partition}", *cells(one)) for name, some in found.items() for one in some]
     if rows:
         print_table(("partition", *columns), rows)
     if groups:
         say()
-        print_table(("group", "state", "lag"), [list(row.values()) for row in groups])
+        print_rows(groups)
 
 
 def _of_topic(log: CommitLog, name: str) -> list[PartitionSummary]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from commitlog.cli import options
 from commitlog.cli.open_log import reading
-from commitlog.cli.options import directory_argument, example, json_option
-from commitlog.cli.output import print_json, print_table, say, table_cell
+from commitlog.cli.output import make_table, print_json, print_table, say, table_cell
 from commitlog.errors import CommitLogError
 from commitlog.inspect.rates import appended_bytes, per_second
 from commitlog.log import CommitLog
@@ -31,13 +31,13 @@ _PARTITIONS = ("topic", "partition", "start", "end", "records/s", "bytes/s", "se
 _GROUPS = ("group", "state", "members", "topic", "partition", "committed", "lag", "records/s")
 
 
-@click.command(epilog=example("commitlog top data", "commitlog top data --interval 5 --json"))
-@directory_argument
+@click.command(epilog=options.example("commitlog top data", "commitlog top data --interval 5 --json"))
+@options.directory
 @click.option(
     "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, metavar="SECONDS",
     help="How long to wait between two updates.",
 )  # fmt: skip
-@json_option
+@options.as_json
 def top(directory: str, interval: float, as_json: bool) -> None:
     """Show how topics grow and how far behind groups are, until q or Ctrl-C.
 
@@ -177,29 +177,15 @@ def _screen(view: View) -> RenderableType:
     lag = sum(one.lag or 0 for one in view.groups)
     path = table_cell(view.path)
     line = f"{path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   q quits"
-    parts: list[RenderableType] = [Text(line, style="bold"), Text()]
-    parts.append(_table(_PARTITIONS, _cells(view.partitions)))
+    parts = [Text(line, style="bold"), Text(), _table(_PARTITIONS, _cells(view.partitions))]
     if view.groups:
         parts += [Text(), _table(_GROUPS, _cells(view.groups))]
     return Group(*parts)
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(columns):
-        texts = rows and isinstance(rows[0][number], str)
-        table.add_column(name, justify="left" if texts else "right", no_wrap=True)
-    for row in rows:
-        # as Text, because a name may look like rich's markup
-        table.add_row(*(Text(_shown(cell)) for cell in row))
-    return table
-
-
-def _shown(cell: object) -> str:
-    return f"{cell:,}" if isinstance(cell, int) else "-" if cell is None else table_cell(cell)
+    shown = lambda cell: f"{cell:,}" if isinstance(cell, int) else table_cell(cell)  # noqa: E731
+    return make_table(columns, rows, shown, no_wrap=True)
 
 
 @contextmanager

@@ -7,17 +7,9 @@ from typing import Any
 
 import click
 
+from commitlog.cli import options
 from commitlog.cli.open_log import reading, writing
-from commitlog.cli.options import (
-    directory_argument,
-    example,
-    json_option,
-    pair,
-    shared_option,
-    topic_argument,
-    yes_option,
-)
-from commitlog.cli.output import ask, counted, print_json, print_table, say
+from commitlog.cli.output import answer, ask, counted, print_json, print_rows, say
 from commitlog.config import TopicConfig
 from commitlog.inspect.describe import describe_partition, record_count
 from commitlog.topic import Topic
@@ -29,25 +21,24 @@ def topics() -> None:
 
 
 config_option = click.option(
-    "--config", "-c", "settings", type=pair, multiple=True, metavar="NAME=VALUE",
+    "--config", "-c", "settings", type=options.pair, multiple=True, metavar="NAME=VALUE",
     help="A setting, such as retention_ms=3600000, or retention.ms as in Kafka. May be repeated.",
 )  # fmt: skip
 
 
-@topics.command("list", epilog=example("commitlog topics list data", "commitlog topics list data --json"))
-@directory_argument
-@json_option
+@topics.command(
+    "list", epilog=options.example("commitlog topics list data", "commitlog topics list data --json")
+)
+@options.directory
+@options.as_json
 def list_topics(directory: str, as_json: bool) -> None:
     """List the topics of a log."""
     with reading(directory) as log:
         found = [_summary(log.topic(name)) for name in log.topics()]
-    if as_json:
-        print_json(found)
-    elif found:
-        columns = ("topic", "partitions", "records", "bytes", "cleanup_policy")
-        print_table(columns, [[row[column] for column in columns] for row in found])
+    if found and not as_json:
+        print_rows(found)
     else:
-        say("no topics")
+        answer(as_json, found, "no topics")
 
 
 def _summary(topic: Topic) -> dict[str, Any]:
@@ -61,18 +52,18 @@ def _summary(topic: Topic) -> dict[str, Any]:
 
 
 @topics.command(
-    epilog=example(
+    epilog=options.example(
         "commitlog topics create data orders --partitions 4",
         "commitlog topics create data users --config cleanup_policy=compact",
     )
 )
-@directory_argument
-@topic_argument
+@options.directory
+@options.topic
 @click.option("--partitions", "-p", type=click.IntRange(1), default=1, show_default=True, metavar="N")
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is, without an error.")
 @config_option
-@shared_option
-@json_option
+@options.shared
+@options.as_json
 def create(
     directory: str,
     topic: str,
@@ -84,19 +75,16 @@ def create(
 ) -> None:
     """Create a topic, and also the log if DIR is new."""
     with writing(directory, shared=shared, create=True) as log:
-        existed = topic in log.topics()
+        done = "found" if topic in log.topics() else "created"
         made = log.create_topic(topic, partitions, dict(settings), exists_ok=if_not_exists)
-    if as_json:
-        print_json({"topic": topic, "partitions": len(made), "config": made.config.overrides()})
-    else:
-        done = "found" if existed else "created"
-        say(f"{done} topic {topic!r} with {counted(len(made), 'partition')}")
+    document = {"topic": topic, "partitions": len(made), "config": made.config.overrides()}
+    answer(as_json, document, f"{done} topic {topic!r} with {counted(len(made), 'partition')}")
 
 
-@topics.command(epilog=example("commitlog topics describe data orders"))
-@directory_argument
-@topic_argument
-@json_option
+@topics.command(epilog=options.example("commitlog topics describe data orders"))
+@options.directory
+@options.topic
+@options.as_json
 def describe(directory: str, topic: str, as_json: bool) -> None:
     """Show the settings of a topic, and the offsets and sizes of its partitions."""
     with reading(directory) as log:
@@ -112,21 +100,21 @@ def describe(directory: str, topic: str, as_json: bool) -> None:
     say(f"topic {topic}: {counted(len(rows), 'partition')}")
     for name, value in config.items():
         say(f"  {name} = {value}")
-    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    print_rows(rows)
 
 
 @topics.command(
-    epilog=example(
+    epilog=options.example(
         "commitlog topics alter data orders --config retention.ms=3600000",
         "commitlog topics alter data orders --delete-config retention.ms",
     )
 )
-@directory_argument
-@topic_argument
+@options.directory
+@options.topic
 @config_option
 @click.option("--delete-config", "-d", "defaults", multiple=True, metavar="NAME", help="Restore a default.")
-@shared_option
-@json_option
+@options.shared
+@options.as_json
 def alter(
     directory: str,
     topic: str,
@@ -146,22 +134,16 @@ def alter(
         found = log.topic(topic)
         found.alter_config(**changes)
         config = found.config.overrides()
-    if as_json:
-        print_json({"topic": topic, "config": config})
-    else:
-        say(f"topic {topic!r} now has " + (_listed(config) or "all defaults"))
+    listed = ", ".join(f"{name} = {value}" for name, value in config.items()) or "all defaults"
+    answer(as_json, {"topic": topic, "config": config}, f"topic {topic!r} now has {listed}")
 
 
-def _listed(config: dict[str, Any]) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in config.items())
-
-
-@topics.command(epilog=example("commitlog topics delete data orders --yes"))
-@directory_argument
-@topic_argument
-@yes_option
-@shared_option
-@json_option
+@topics.command(epilog=options.example("commitlog topics delete data orders --yes"))
+@options.directory
+@options.topic
+@options.yes
+@options.shared
+@options.as_json
 def delete(directory: str, topic: str, yes: bool, shared: bool, as_json: bool) -> None:
     """Delete a topic, all its records, and the offsets that groups have committed for it."""
     with writing(directory, shared=shared) as log:
@@ -169,23 +151,18 @@ def delete(directory: str, topic: str, yes: bool, shared: bool, as_json: bool) -
         if not yes:
             ask(f"delete topic {topic!r} and all its records?")
         log.delete_topic(topic)
-    if as_json:
-        print_json({"topic": topic, "deleted": True})
-    else:
-        say(f"deleted topic {topic!r}")
+    answer(as_json, {"topic": topic, "deleted": True}, f"deleted topic {topic!r}")
 
 
-@topics.command(epilog=example("commitlog topics add-partitions data orders 8"))
-@directory_argument
-@topic_argument
+@topics.command(epilog=options.example("commitlog topics add-partitions data orders 8"))
+@options.directory
+@options.topic
 @click.argument("count", type=click.IntRange(1))
-@shared_option
-@json_option
+@options.shared
+@options.as_json
 def add_partitions(directory: str, topic: str, count: int, shared: bool, as_json: bool) -> None:
     """Grow a topic to COUNT partitions in total. From then on, keys may map to other partitions."""
     with writing(directory, shared=shared) as log:
         log.topic(topic).add_partitions(count)
-    if as_json:
-        print_json({"topic": topic, "partitions": count})
-    else:
-        say(f"topic {topic!r} now has {counted(count, 'partition')}")
+    document = {"topic": topic, "partitions": count}
+    answer(as_json, document, f"topic {topic!r} now has {counted(count, 'partition')}")

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 import click
 
 import commitlog
+from commitlog.cli import options
 from commitlog.cli.open_log import writing
-from commitlog.cli.options import directory_argument, example, json_option
 from commitlog.cli.output import flush_output, print_json, say
 from commitlog.errors import LogLockedError
 from commitlog.log import CommitLog
@@ -18,11 +18,11 @@ from commitlog.log import CommitLog
 
 @click.command(
     "ui",
-    epilog=example(
+    epilog=options.example(
         "commitlog ui data", "commitlog ui data --port 8400 --no-browser", "commitlog ui data --writable"
     ),
 )
-@directory_argument
+@options.directory
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; any free one by default."
 )
@@ -30,7 +30,7 @@ from commitlog.log import CommitLog
     "--writable", is_flag=True, help="Allow the page to append, trim, roll, compact and reset groups."
 )
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
-@json_option
+@options.as_json
 def ui(directory: str, port: int, writable: bool, no_browser: bool, as_json: bool) -> None:
     """Show a log in the browser: segments, rates, groups, records, a live tail.
 

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from operator import attrgetter
 
 import click
 
+from commitlog.cli import options
 from commitlog.cli.open_log import writing
-from commitlog.cli.options import (
-    directory_argument,
-    example,
-    json_option,
-    optional_topic_argument,
-    partition_option,
-    shared_option,
-    timestamp,
-    topic_argument,
-    yes_option,
-)
-from commitlog.cli.output import ask, print_json, print_table, say
+from commitlog.cli.output import ask, print_json, print_rows, print_table, say
 from commitlog.cli.progress_bar import progress_bar
 from commitlog.log import CommitLog
 from commitlog.partition import Partition
 
 
-@click.command(epilog=example("commitlog compact data users --roll"))
-@directory_argument
-@optional_topic_argument
+@click.command(epilog=options.example("commitlog compact data users --roll"))
+@options.directory
+@options.optional_topic
 @click.option(
     "--roll", "first_roll", is_flag=True, help="Seal the active segments first, to compact them too."
 )
-@shared_option
-@json_option
+@options.shared
+@options.as_json
 def compact(directory: str, topic: str | None, first_roll: bool, shared: bool, as_json: bool) -> None:
     """Keep only the latest record of each key, in one topic or in all compacted ones."""
     reports = []
@@ -45,9 +36,8 @@ def compact(directory: str, topic: str | None, first_roll: bool, shared: bool, a
     if as_json:
         print_json([asdict(report) for report in reports])
     elif reports:
-        shown = ("records_before", "records_after", "bytes_before", "bytes_after", "stopped_by")
-        rows = [(report.partition, *(getattr(report, name) for name in shown)) for report in reports]
-        print_table(("partition", *shown), rows)
+        shown = ("partition", "records_before", "records_after", "bytes_before", "bytes_after", "stopped_by")
+        print_table(shown, map(attrgetter(*shown), reports))
     else:
         say("no topic has cleanup_policy compact")
 
@@ -66,24 +56,24 @@ def _partitions(log: CommitLog, topics: list[str], partition: int | None) -> Ite
 
 
 @click.command(
-    epilog=example(
+    epilog=options.example(
         "commitlog trim data orders --partition 0 --before 1000",
         "commitlog trim data orders --before-time 2026-01-31 --yes",
         "commitlog trim data orders --all",
     )
 )
-@directory_argument
-@topic_argument
+@options.directory
+@options.topic
 @click.option(
     "--before", "offset", type=click.IntRange(0), metavar="OFFSET", help="Remove records below this offset."
 )
-@click.option("--before-time", "time", type=timestamp, metavar="TIME",
+@click.option("--before-time", "time", type=options.timestamp, metavar="TIME",
               help="Remove records before the first one at or after TIME.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Remove all records; offsets continue.")
-@partition_option
-@yes_option
-@shared_option
-@json_option
+@options.partition
+@options.yes
+@options.shared
+@options.as_json
 def trim(
     directory: str,
     topic: str,
@@ -104,24 +94,20 @@ def trim(
             raise click.UsageError(
                 f"topic {topic!r} has {len(found)} partitions: choose one with --partition"
             )
-        starts = {number: _start(one, offset, time) for number, one in found}
+        starts = [_start(one, offset, time) for _, one in found]
         rows = [
-            {
-                "partition": number,
-                "before": one.start_offset,
-                "start_offset": max(one.start_offset, starts[number]),
-            }
-            for number, one in found
+            {"partition": number, "before": one.start_offset, "start_offset": max(one.start_offset, start)}
+            for (number, one), start in zip(found, starts, strict=True)
         ]
         removed = sum(row["start_offset"] - row["before"] for row in rows)
         if removed and not yes:
             ask(f"remove {removed} offsets from the front of {topic!r}?")
-        for number, one in found:
-            one.trim_before(starts[number])
+        for (_, one), start in zip(found, starts, strict=True):
+            one.trim_before(start)
     if as_json:
         print_json({"topic": topic, "removed": removed, "partitions": rows})
     else:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
+        print_rows(rows)
 
 
 def _start(partition: Partition, offset: int | None, time: int | None) -> int:
@@ -132,12 +118,12 @@ def _start(partition: Partition, offset: int | None, time: int | None) -> int:
     return partition.high_watermark if found is None else found
 
 
-@click.command(epilog=example("commitlog roll data orders"))
-@directory_argument
-@topic_argument
-@partition_option
-@shared_option
-@json_option
+@click.command(epilog=options.example("commitlog roll data orders"))
+@options.directory
+@options.topic
+@options.partition
+@options.shared
+@options.as_json
 def roll(directory: str, topic: str, partition: int | None, shared: bool, as_json: bool) -> None:
     """Seal the active segment of each partition, so that it can be compacted or removed."""
     rows = []
@@ -148,4 +134,4 @@ def roll(directory: str, topic: str, partition: int | None, shared: bool, as_jso
     if as_json:
         print_json({"topic": topic, "partitions": rows})
     else:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
+        print_rows(rows)

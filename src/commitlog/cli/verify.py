@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import Any
 
 import click
 
+from commitlog.cli import options
 from commitlog.cli.open_log import NO_CLEANER, reading, writing
-from commitlog.cli.options import (
-    directory_argument,
-    example,
-    json_option,
-    optional_topic_argument,
-    yes_option,
-)
 from commitlog.cli.output import ask, counted, print_json, print_table, say
 from commitlog.cli.progress_bar import progress_bar
 from commitlog.errors import CorruptionError, UnknownTopicError
@@ -24,10 +19,10 @@ from commitlog.repair import Damage, VerifyReport
 from commitlog.topics.catalog import INTERNAL
 
 
-@click.command(epilog=example("commitlog verify data", "commitlog verify data orders --json"))
-@directory_argument
-@optional_topic_argument
-@json_option
+@click.command(epilog=options.example("commitlog verify data", "commitlog verify data orders --json"))
+@options.directory
+@options.optional_topic
+@options.as_json
 def verify(directory: str, topic: str | None, as_json: bool) -> None:
     """Read and check everything, and list what is damaged.
 
@@ -40,11 +35,11 @@ def verify(directory: str, topic: str | None, as_json: bool) -> None:
         print_json({"ok": not damage, "partitions": rows})
     else:
         columns = ("segments", "batches", "records", "bytes_checked")
-        rows_of = [
-            (name, *(getattr(report, column) for column in columns), len(report.damage))
-            for name, report in found.items()
-        ]
-        print_table(("partition", *columns, "damage"), rows_of)
+        cells = attrgetter(*columns)
+        print_table(
+            ("partition", *columns, "damage"),
+            [(name, *cells(report), len(report.damage)) for name, report in found.items()],
+        )
         _print_damage(damage)
     if damage:
         raise click.exceptions.Exit(1)
@@ -88,11 +83,11 @@ def _print_damage(damage: Iterable[Damage], *, err: bool = False) -> None:
         say(f"{path}, bytes [{one.position}, {one.end_position}): {one.reason}", err=err)
 
 
-@click.command(epilog=example("commitlog repair data", "commitlog repair data orders --yes --json"))
-@directory_argument
-@optional_topic_argument
-@yes_option
-@json_option
+@click.command(epilog=options.example("commitlog repair data", "commitlog repair data orders --yes --json"))
+@options.directory
+@options.optional_topic
+@options.yes
+@options.as_json
 def repair(directory: str, topic: str | None, yes: bool, as_json: bool) -> None:
     """Keep the sound batches of damaged segments, and rebuild wrong indexes.
 

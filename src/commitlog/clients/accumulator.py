@@ -1,4 +1,4 @@
-"""Accumulator: a topic's batches on their way from a producer into partitions."""
+"""Accumulator: appends a producer's batches of one topic to its partitions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from commitlog.topic import Topic, pick
 
 
 class Written(NamedTuple):
-    """A partition that took records, in the leader epoch that it had."""
+    """A partition that records were appended to, and its leader epoch at the time."""
 
     partition: Partition
     leader_epoch: int
 
 
 class _Unfinished(NamedTuple):
-    """A batch on its way: what is still to be appended of it, and what became of the rest."""
+    """A partly appended batch: what is still to be appended, and the outcome of the rest."""
 
     batch: ProducerBatch
     table: Table
@@ -49,21 +49,21 @@ class Accumulator:
         tell: Callable[[ProducerBatch, list[Written]], None],
     ) -> None:
         self.topic = topic
-        self.ready: deque[ProducerBatch] = deque()  # closed, in order; to be appended
-        self.closing = False  # no time for another try
+        self.ready: deque[ProducerBatch] = deque()  # closed batches to append, in order
+        self.closing = False  # then there are no more retries
         self._config = config
         self._producer_id = producer_id
         self._throttle = throttle
         self._tell = tell
-        self._appending = threading.RLock()  # a callback may send, and fill a batch
+        self._appending = threading.RLock()  # reentrant: a callback may send and fill a batch
         self._sequences: dict[int, int] = {}
-        self._small_bytes: int | None = None  # a size that hardly a record was above
-        self._rules: tuple[TopicConfig, Rules] | None = None  # the second is made of the first
+        self._small_bytes: int | None = None  # a size that few records exceeded
+        self._rules: tuple[TopicConfig, Rules] | None = None  # the config, and the rules made from it
         self._unfinished: _Unfinished | None = None
-        self._in_doubt = False  # whether a share may be appended without anybody knowing
+        self._in_doubt = False  # whether an interrupted append may have succeeded
 
     def open_batch(self, ended: Condition, size: int) -> ProducerBatch:
-        """Begin a batch for a record of `size` bytes, and for those that follow."""
+        """Return a new batch for a record of `size` bytes and those that follow."""
         config, settings = self._config, self.topic.config
         small = size if self._small_bytes is None else self._small_bytes
         batch = ProducerBatch(
@@ -75,9 +75,9 @@ class Accumulator:
         return batch
 
     def append_ready(self, last: ProducerBatch | None = None) -> None:
-        """Append what is ready, in turn, up to the `last` batch that concerns the caller.
+        """Append the ready batches in order, up to `last`, the batch that the caller needs.
 
-        A batch stays ready until all of it is appended: after Ctrl-C the next call goes on with it.
+        A batch stays ready until all of it is appended: after Ctrl-C the next call continues with it.
         """
         with self._appending:
             while self.ready and not (last and last.is_appended):
@@ -88,11 +88,11 @@ class Accumulator:
                     self.ready.popleft()
 
     def _append(self, batch: ProducerBatch) -> None:
-        """Append a batch, each partition's share of it; each record's future learns what failed."""
+        """Append a batch, share by share; the futures of its records report failures."""
         topic = self.topic
         try:
             unfinished = self._begun(batch)
-        except Exception as error:  # a partitioner's, say
+        except Exception as error:  # for example, of a custom partitioner
             shares = [Share(-1, None, -1, error)]
         else:
             shares = unfinished.shares
@@ -106,7 +106,7 @@ class Accumulator:
             self._tell(batch, [Written(topic.partition(one.partition), one.leader_epoch) for one in done])
 
     def _begun(self, batch: ProducerBatch) -> _Unfinished:
-        """Divide a batch by partition, once: Ctrl-C may have come when some of them had their share."""
+        """Divide a batch by partition, once: after Ctrl-C some shares may be appended already."""
         if self._unfinished is None or self._unfinished.batch is not batch:
             table = batch.columns()
             values, keys, *_ = table
@@ -116,7 +116,7 @@ class Accumulator:
         return self._unfinished
 
     def _append_share(self, unfinished: _Unfinished) -> None:
-        """Append what goes to one partition: one batch, or halves of it where segments are small."""
+        """Append the share of one partition; it is halved if it does not fit into a segment."""
         _, table, places, shares = unfinished
         number, rows = places[0]
         sequence, self._in_doubt = self._sequences.get(number, 0), False
@@ -128,15 +128,15 @@ class Accumulator:
                 places[:1] = [(number, each[: len(each) // 2]), (number, each[len(each) // 2 :])]
                 return
             share, after = Share(number, rows, -1, error), sequence
-        except Exception as error:  # told by the future, the callback, flush() and close()
+        except Exception as error:  # reported by the future, the callback, flush() and close()
             share, after = Share(number, rows, -1, error), sequence
-        except BaseException:  # Ctrl-C: what may be there must not be appended again
+        except BaseException:  # Ctrl-C: what may have been appended must not be appended again
             if self._in_doubt:
-                reason = f"the append to {self.topic.name}-{number} was interrupted: it is there, or not"
+                reason = f"the append to {self.topic.name}-{number} was interrupted and may have succeeded"
                 shares += [Share(number, rows, -1, CommitLogError(reason))]
                 del places[0]
             raise
-        # no call in between: nothing interrupts this
+        # there is no call in between, so nothing can interrupt this
         shares += [share]
         self._sequences[number] = after
         del places[0]
@@ -144,22 +144,22 @@ class Accumulator:
     def _appended_share(
         self, table: Table, number: int, rows: list[int] | None, sequence: int
     ) -> tuple[Share, int]:
-        """Append to a partition; returns where the records are, and the sequence that comes next."""
+        """Append to a partition; returns the share with its offset, and the next sequence number."""
         producer = (self._producer_id, 0, sequence) if self._config.enable_idempotence else NO_PRODUCER
         target = self.topic.partition(number)
-        epoch = target.leader_epoch  # before the append: another leader may come at any time
+        epoch = target.leader_epoch  # before the append: the leader may change at any time
         columns = table if rows is None else _picked(table, rows)
         batches = encode(*columns, self._current_rules(), time.time_ns() // 1_000_000, producer)
         first = self._append_and_retry(target, batches)
-        self._throttle.take(totals(batches)[0])  # waited for by who sends, when no lock is held
+        self._throttle.take(totals(batches)[0])  # the sender waits for it later, without a lock
         return Share(number, rows, first, None, epoch), (sequence + batches[0].span) % SEQUENCES
 
     def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...]) -> int:
-        """Append; a disk that is full is tried again for delivery_timeout_ms."""
+        """Append; while the disk is full, retry for delivery_timeout_ms."""
         deadline = time.monotonic() + self._config.delivery_timeout_ms / 1000
         while True:
             try:
-                self._in_doubt = not self._config.enable_idempotence  # or the partition knows it again
+                self._in_doubt = not self._config.enable_idempotence  # otherwise duplicates are recognized
                 return target.append_encoded(batches).start
             except DiskFullError:
                 self._in_doubt = False
@@ -168,11 +168,11 @@ class Accumulator:
                 time.sleep(self._config.retry_backoff_ms / 1000)
 
     def _current_rules(self) -> Rules:
-        """Return how to encode; the topic's settings may have been altered since the last batch."""
+        """Return the encoding rules; the topic's settings may have changed since the last batch."""
         settings, compression = self.topic.config, self._config.compression_type
         if self._rules is None or self._rules[0] is not settings:
             codec = settings.compression_type if compression == "topic" else compression
-            # each record was checked when it was sent: what is asked for since must not fail its neighbours
+            # each record was checked when it was sent: rules made stricter since must not fail the batch
             unchecked = replace(
                 settings, compression_type=codec, cleanup_policy="delete", max_message_bytes=MAX_INT32
             )

@@ -1,4 +1,4 @@
-"""Consumer: reads partitions in order, alone or in a group. Kafka's names, so that code moves over."""
+"""Consumer: reads partitions in order, alone or in a group. It uses Kafka's names, to ease porting."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Found = TypeVar("Found")
-Committable = int | tuple[int, str]  # an offset, with a note or without; OffsetAndMetadata is one
+Committable = int | tuple[int, str]  # an offset, or an offset and a note, such as OffsetAndMetadata
 
 _NEVER = float("inf")
 
 
 class GroupSource(TopicSource, Protocol):
-    """What a consumer asks of the log it belongs to."""
+    """The part of a log that a consumer needs."""
 
     def group_member(self, config: ConsumerConfig) -> GroupMember:
-        """Return a place in a group, not taken yet."""
+        """Return a member that has not joined its group yet."""
 
 
 class Consumer(Positions):
-    """Reads topics; use it as a context manager, or close() it.
+    """Reads topics. Use it as a context manager, or close() it.
 
-    Threads may share it, but wait for one another: each call is made by one thread at a time. close() ends a
-    poll() that waits in another thread.
+    Threads may share it, but their calls are serialized. close() ends a poll() that waits in another thread.
     """
 
     def __init__(self, log: GroupSource, config: ConsumerConfig, throttle: Throttle) -> None:
@@ -77,19 +76,19 @@ class Consumer(Positions):
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Read these topics, or all whose whole name fits a regular expression, those to come included.
+        """Subscribe to topics, or to all topics, present and future, whose full name matches `pattern`.
 
         In a group the members share the partitions; alone, the consumer reads all of them.
         """
         names = {topics} if isinstance(topics, str) else set(topics)
         if bool(names) == (pattern is not None):
-            raise ConfigError("topics", topics, "give topics, or a pattern")
+            raise ConfigError("topics", topics, "pass either topics or a pattern")
         if pattern is not None:
             fits = _compiled(pattern).fullmatch
             chosen: Callable[[], set[str]] = lambda: set(filter(fits, self._log.topics()))  # noqa: E731
         else:
             for name in names:
-                self._log.topic(name)  # UnknownTopicError, if there is none
+                self._log.topic(name)  # UnknownTopicError if it does not exist
             chosen = lambda: names  # noqa: E731
         with self._used():
             self._check_usable()
@@ -102,17 +101,17 @@ class Consumer(Positions):
                 self._read_all()
 
     def subscription(self) -> set[str]:
-        """Return the topics that are subscribed to."""
+        """Return the subscribed topics."""
         return set() if self._subscription is None else set(self._subscription())
 
     def unsubscribe(self) -> None:
-        """Read nothing; leave the group."""
+        """Stop reading, and leave the group."""
         with self._used():
             self._check_usable()
             self._leave_what_was()
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read just these partitions, outside of what a group shares out."""
+        """Read exactly these partitions, independently of any group assignment."""
         wanted = [TopicPartition(*partition) for partition in partitions]
         for name in wanted:
             self._partition(name)
@@ -128,7 +127,7 @@ class Consumer(Positions):
         self._subscription = None
 
     def _read_all(self) -> None:
-        """Without a group: read all partitions of what is subscribed to; new ones are looked for."""
+        """Without a group: read all partitions of the subscribed topics, and look for new ones."""
         now = time.monotonic()
         if now < self._look_at or self._subscription is None:
             return
@@ -143,7 +142,7 @@ class Consumer(Positions):
         self._begin(there - set(self._fetcher.places))
 
     def _begin(self, names: Iterable[TopicPartition]) -> None:
-        """Start to read partitions, where the group has committed or auto_offset_reset says."""
+        """Start reading partitions at the committed offset, or where auto_offset_reset says."""
         committed = {} if self._session is None else self._session.committed()
         for name in sorted(names):
             try:
@@ -160,7 +159,7 @@ class Consumer(Positions):
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return records, in order within each partition; wait up to `timeout` seconds if there are none.
 
-        Whatever a group has to do is done in here, so poll() must be called within max_poll_interval_ms.
+        Rebalances happen inside poll(), so it must be called at least every max_poll_interval_ms.
         """
         limit = _at_least_1("max_records", max_records, self.config.max_poll_records)
         with self._used():
@@ -170,7 +169,7 @@ class Consumer(Positions):
     def poll_batches(
         self, timeout: float = 0.0, max_bytes: int | None = None
     ) -> dict[TopicPartition, list[RecordBatch]]:
-        """Return columnar batches, up to fetch_max_bytes or just above; see poll()."""
+        """Return columnar batches, of fetch_max_bytes or just above; see poll()."""
         limit = _at_least_1("max_bytes", max_bytes, self.config.fetch_max_bytes)
         with self._used():
             self._check_usable()
@@ -179,7 +178,7 @@ class Consumer(Positions):
     def poll_arrow(
         self, timeout: float = 0.0, max_bytes: int | None = None
     ) -> dict[TopicPartition, pa.Table]:
-        """Return Arrow tables over the mapped files, up to fetch_max_bytes or just above; see poll()."""
+        """Return Arrow tables over the mapped files, of fetch_max_bytes or just above; see poll()."""
         from commitlog.batches import arrow
 
         found = self.poll_batches(timeout, max_bytes)
@@ -201,7 +200,7 @@ class Consumer(Positions):
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Count the time from poll() to poll(), not within."""
+        """Exclude the time inside poll() from max_poll_interval_ms."""
         if self._session is None:
             yield
             return
@@ -223,7 +222,7 @@ class Consumer(Positions):
             self._find_again(name)
 
     def _find_again(self, name: TopicPartition) -> None:
-        """Drop a topic that was deleted, unless it was assigned by name; one made since is read afresh."""
+        """Drop a deleted topic, unless it was assigned by name; a new topic of that name is read anyway."""
         if self._subscription is None:
             self._partition(name)  # UnknownTopicError
         self._fetcher.drop([name])
@@ -241,9 +240,9 @@ class Consumer(Positions):
         return found
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Iterate over records as they come; ends when none has come for consumer_timeout_ms, or by close().
+        """Iterate over records as they arrive, until none arrives for consumer_timeout_ms, or close().
 
-        A record counts as read, for commit(), once it was handed out.
+        commit() counts a record as read once it has been returned.
         """
         timeout = self.config.consumer_timeout_ms / 1000 if self.config.consumer_timeout_ms != -1 else _NEVER
         limit = self.config.max_poll_records
@@ -256,7 +255,7 @@ class Consumer(Positions):
                     self._check_usable()
                     found = self._poll(timeout, lambda: self._fetcher.records(limit))
                 places = [self._fetcher.places[name] for name in found]
-                # seek(), pause() or a rebalance moves the version: then the rest does not count
+                # seek(), pause() and a rebalance change the version: then the rest is dropped
                 fetched = [(place, place.version, found[place.name]) for place in places]
             if not found:
                 return
@@ -272,14 +271,14 @@ class Consumer(Positions):
             place.position = record.offset + 1
             yield record
         if place.version == version:
-            place.position = place.fetched  # behind what compaction removed
+            place.position = place.fetched  # past offsets that compaction removed
 
     # --- committing
 
     def commit(self, offsets: Mapping[tuple[str, int], Committable] | None = None) -> None:
-        """Commit offsets, or else the positions: what the group goes on with after this member.
+        """Commit offsets, by default the positions: where the group continues after this member.
 
-        CommitFailedError if another member has, or may soon have, the partition.
+        CommitFailedError if another member owns the partition, or may soon.
         """
         with self._used():
             self._check_usable()
@@ -287,14 +286,11 @@ class Consumer(Positions):
             session.commit(self._to_commit(offsets))
 
     def commit_async(
-        self,
-        offsets: Mapping[tuple[str, int], Committable] | None = None,
-        callback: OnCommit | None = None,
+        self, offsets: Mapping[tuple[str, int], Committable] | None = None, callback: OnCommit | None = None
     ) -> None:
-        """Commit in the background.
+        """Commit offsets in the background.
 
-        `callback` is called with the offsets, and with the error if there was one, from within poll(),
-        commit() or close().
+        `callback` is called with the offsets and the error, or None, inside poll(), commit() or close().
         """
         with self._used():
             self._check_usable()
@@ -302,13 +298,13 @@ class Consumer(Positions):
             session.commit_async(self._to_commit(offsets), callback)
 
     def committed(self, partition: tuple[str, int]) -> int | None:
-        """Return the offset that the group has committed; None if it has none."""
+        """Return the offset that the group has committed for a partition, or None."""
         self._check_usable()
         found = self._grouped().committed().get(TopicPartition(*partition))
         return None if found is None else found.offset
 
     def group_metadata(self) -> GroupMetadata:
-        """Return who the consumer is in its group, for who stores offsets together with results."""
+        """Return the consumer's identity in its group, for programs that store offsets with their results."""
         self._check_usable()
         return self._grouped().member.metadata
 
@@ -320,7 +316,7 @@ class Consumer(Positions):
             moved = {name: OffsetAndMetadata(position) for name, position in positions.items()}
             return self._grouped().of_topics_there(moved)
         for name in offsets:
-            self._partition(name)  # UnknownTopicError, if there is none
+            self._partition(name)  # UnknownTopicError if it does not exist
         return {TopicPartition(*name): _committable(value) for name, value in offsets.items()}
 
     def _grouped(self) -> GroupSession:
@@ -331,17 +327,17 @@ class Consumer(Positions):
     # --- the end
 
     def health(self) -> tuple[TaskHealth, ...]:
-        """Tell how the threads that beat and commit fare."""
+        """Return the health of the threads that send heartbeats and commit."""
         return () if self._session is None else self._session.health()
 
     def stop(self) -> None:
-        """End the threads without committing or leaving: the program ends, maybe amid what it polled."""
+        """End the threads without committing or leaving: the program ends, maybe while processing records."""
         if self._session is not None:
             self._session.stop()
 
     def close(self) -> None:
-        """Commit the positions, if enable_auto_commit says so, and leave the group. Closing twice is fine."""
-        if self._forked:  # another thread of the parent may have held any lock
+        """Commit the positions if enable_auto_commit is set, and leave the group. Closing twice is fine."""
+        if self._forked:  # any lock may be held by a thread of the parent
             return
         self._closing = True
         self._fetcher.throttle.stop()
@@ -361,13 +357,13 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as problem:
-        raise ConfigError("pattern", pattern, f"is no regular expression: {problem}") from None
+        raise ConfigError("pattern", pattern, f"is not a regular expression: {problem}") from None
 
 
 def _at_least_1(name: str, given: int | None, default: int) -> int:
     limit = default if given is None else given
     if not isinstance(limit, int) or limit < 1:
-        raise ConfigError(name, given, "must be an integer, 1 or above")
+        raise ConfigError(name, given, "must be a positive integer")
     return limit
 
 

@@ -1,4 +1,4 @@
-"""Fetching: where a consumer stands in each of its partitions, and what it reads there."""
+"""Fetcher: reads the partitions of a consumer, and keeps its position in each."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Reset = Literal["earliest", "latest", "none"]
 Item = TypeVar("Item")
 
 NOWHERE = -1
-_GROUP_SECONDS = 0.02  # appends end a wait, but changes of a group are looked for
+_GROUP_SECONDS = 0.02  # an append ends a wait, but changes of a group have to be polled
 
 
 class Place:
-    """Where a consumer stands in a partition.
+    """The position of a consumer in a partition.
 
-    `position` is the offset of the next record that the caller is given, `fetched` that of the next one to be
-    read: they differ while records are handed out one by one. NOWHERE is a position that is yet to be found.
+    `position` is the offset of the next record to return, `fetched` that of the next one to read: they differ
+    while records are returned one by one. NOWHERE is a position that is not known yet.
     """
 
     __slots__ = ("_end", "_reset", "_rows", "fetched", "name", "partition", "paused", "position", "version")
@@ -44,7 +44,7 @@ class Place:
         self.partition = partition
         self.position = self.fetched = position
         self.paused = False
-        self.version = 0  # moves when what was fetched and not handed out does not count any more
+        self.version = 0  # changes when records that were fetched must not be returned any more
         self._reset = reset
         self._rows: Iterator[ConsumerRecord] | None = None  # [fetched, _end), kept from poll to poll
         self._end = position
@@ -52,30 +52,30 @@ class Place:
             self._settle()  # "latest" means now
 
     def seek(self, offset: int) -> None:
-        """Go on at `offset`."""
+        """Continue at `offset`."""
         self.position = self.fetched = offset
         self.version += 1
         self._rows = None
 
     def unread(self, offset: int) -> None:
-        """Read again from `offset` on, which was fetched."""
+        """Read again from `offset`, which was fetched already."""
         self.fetched = offset
         self._rows = None
 
     @property
     def is_at_end(self) -> bool:
-        """Whether there is nothing to read, and nothing wrong with the position."""
+        """Whether there is nothing to read and the position is valid."""
         return self.partition.high_watermark == self.fetched
 
     def records(self, limit: int) -> list[ConsumerRecord]:
-        """Return up to `limit` records, none at the end, and go on behind them.
+        """Return up to `limit` records, none at the end, and move past them.
 
-        What is wrong with the log is raised once all that lies before it was given out.
+        Damage in the log is raised after all records before it have been returned.
         """
         found: list[ConsumerRecord] = []
         while not found and self._has_more():
             problem: CommitLogError | None = None
-            rows, self._rows = self._rows, None  # whatever ends the read half-way: it is made again
+            rows, self._rows = self._rows, None  # whatever interrupts the read, it starts again
             try:
                 if rows is None:
                     self._end = self.partition.high_watermark
@@ -101,7 +101,7 @@ class Place:
             raise problem
 
     def batches(self, max_bytes: int) -> list[RecordBatch]:
-        """Return batches of `max_bytes` or just above, none at the end, and go on behind them."""
+        """Return batches of `max_bytes` or just above, none at the end, and move past them."""
         found: list[RecordBatch] = []
         self._rows = None
         while not found and self._has_more():
@@ -124,7 +124,7 @@ class Place:
         return found
 
     def found_position(self) -> int:
-        """Return the position; NoOffsetError if nothing says where to start."""
+        """Return the position; NoOffsetError if it is not known yet."""
         if self.position == NOWHERE:
             raise NoOffsetError(*self.name)
         return self.position
@@ -134,7 +134,7 @@ class Place:
         return self.fetched < self.partition.high_watermark
 
     def _settle(self) -> None:
-        """From outside the log, go where auto_offset_reset says."""
+        """If the position is outside the log, apply auto_offset_reset."""
         low, high = self.partition.start_offset, self.partition.next_offset
         if low <= self.fetched <= high:
             return
@@ -146,7 +146,7 @@ class Place:
 
 
 class Fetcher:
-    """The places of a consumer. Partitions take turns, so that none of them starves the others."""
+    """Reads the partitions of a consumer in turn, so that none of them starves the others."""
 
     def __init__(
         self,
@@ -157,31 +157,31 @@ class Fetcher:
         self.throttle = throttle
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
-        self.places: dict[TopicPartition, Place] = {}  # the next one to be read first
+        self.places: dict[TopicPartition, Place] = {}  # the next one to read comes first
         self.event = Signal()  # ends a wait
 
     def place(self, name: TopicPartition) -> Place:
-        """Return the place in a partition; NotAssignedError if there is none."""
+        """Return the place in a partition; NotAssignedError if it is not assigned."""
         found = self.places.get(TopicPartition(*name))
         if found is None:
             raise NotAssignedError(*name)
         return found
 
     def drop(self, names: Iterable[TopicPartition]) -> None:
-        """Read these partitions no more; nothing that was fetched from them is handed out."""
+        """Stop reading these partitions; records already fetched from them are not returned."""
         for name in names:
             place = self.places.pop(name, None)
             if place is not None:
                 place.version += 1
 
     def rewind(self) -> None:
-        """Go back to what was handed out last: an iteration over what was fetched has not come to its end."""
+        """Go back to the position of each partition: an iteration may have ended before its last record."""
         for place in self.places.values():
             if place.fetched != place.position:
                 place.seek(place.position)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the position in each partition that has one, and is there."""
+        """Return the position in each open partition that has one."""
         return {
             name: place.position
             for name, place in self.places.items()
@@ -197,13 +197,13 @@ class Fetcher:
     def batches(self, max_bytes: int) -> dict[TopicPartition, list[RecordBatch]]:
         """Return batches of `max_bytes` or just above, by partition."""
         found = self._in_turn(Place.batches, max_bytes, _unpacked_bytes)
-        self.throttle.take(sum(map(_total_bytes, found.values())))
+        self.throttle.take(sum(batch.size_bytes for batches in found.values() for batch in batches))
         return found
 
     def _in_turn(
         self, read: Callable[[Place, int], list[Item]], budget: int, cost: Callable[[list[Item]], int]
     ) -> dict[TopicPartition, list[Item]]:
-        """Read one partition after another while the budget lasts; those that were read go to the end."""
+        """Read one partition after another while the budget lasts; those read move to the end."""
         found: dict[TopicPartition, list[Item]] = {}
         for place in list(self.places.values()):
             try:
@@ -211,7 +211,7 @@ class Fetcher:
             except Exception:
                 if not found:
                     raise
-                break  # it is first the next time, and nothing of the others is lost
+                break  # it comes first the next time, and nothing read so far is lost
             if items:
                 found[place.name] = items
                 self.places[place.name] = self.places.pop(place.name)
@@ -232,7 +232,7 @@ class Fetcher:
             except Exception as problem:
                 place.unread(record.offset)
                 if row:
-                    return records[:row]  # those before it first
+                    return records[:row]  # return those before it first
                 raise DeserializationError(*place.name, record.offset, repr(problem)) from problem
         return records
 
@@ -246,9 +246,9 @@ class Fetcher:
     # --- waiting
 
     def wait(self, seconds: float, ended: Callable[[], bool]) -> None:
-        """Wait until there is something to read, `event` is set, `ended` says so, or `seconds` are over.
+        """Wait until there is something to read, `event` is set, `ended()` is true, or `seconds` have passed.
 
-        Who is over its quota waits for that first.
+        A consumer over its quota waits for that first.
         """
         slow_down = self.throttle.seconds_left()
         if slow_down > 0:
@@ -279,7 +279,3 @@ class Fetcher:
 
 def _unpacked_bytes(batches: list[RecordBatch]) -> int:
     return sum(batch.unpacked_bytes for batch in batches)
-
-
-def _total_bytes(batches: list[RecordBatch]) -> int:
-    return sum(batch.size_bytes for batch in batches)

@@ -1,4 +1,4 @@
-"""Positions: where a consumer reads, which its caller may look at and change."""
+"""Positions: the part of a consumer that shows and changes where it reads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from commitlog.topic import TopicSource
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first record as late as asked for."""
+    """The offset and timestamp of the first record at or after a requested time."""
 
     offset: int
     timestamp: int
 
 
 class Positions:
-    """A position in each assigned partition. One thread at a time calls a method; the others wait."""
+    """A position in each assigned partition. Calls from several threads are serialized."""
 
     def __init__(self, log: TopicSource, fetcher: Fetcher) -> None:
         self._log = log
@@ -31,7 +31,7 @@ class Positions:
         self._forked = False
 
     def _used(self) -> threading.RLock:
-        """Return the lock to hold, and then to call _check_usable() again."""
+        """Return the lock; once it is held, the caller checks _check_usable() again."""
         self._check_usable()
         return self._lock
 
@@ -42,50 +42,50 @@ class Positions:
             raise ClosedError("the consumer")
 
     def forked(self) -> None:
-        """In a forked child: the consumer is the parent's, and so is who holds its lock."""
+        """In a forked child: disable the consumer, which the parent owns, and replace its lock."""
         self._forked = True
         self._lock = threading.RLock()
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions that are read now; those of a group change in poll()."""
+        """Return the assigned partitions; in a group they change inside poll()."""
         return set(self._fetcher.places)
 
     def _partition(self, name: tuple[str, int]) -> LogReader:
         found: LogReader = self._log.topic(name[0]).partition(name[1])
         return found
 
-    # --- where to read
+    # --- positions
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on at `offset`; the next poll() reads there."""
+        """Continue at `offset` with the next poll()."""
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise ConfigError("offset", offset, "must be an integer, 0 or above")
+            raise ConfigError("offset", offset, "must be a non-negative integer")
         with self._used():
             self._check_usable()
             self._fetcher.place(TopicPartition(*partition)).seek(offset)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go to the first record of these partitions, or of all."""
+        """Continue at the first record of these partitions, or of all."""
         with self._used():
             self._check_usable()
             for place in self._places(partitions):
                 place.seek(place.partition.start_offset)
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go behind the last record of these partitions, or of all."""
+        """Continue after the last record of these partitions, or of all."""
         with self._used():
             self._check_usable()
             for place in self._places(partitions):
                 place.seek(place.partition.high_watermark)
 
     def position(self, partition: tuple[str, int]) -> int:
-        """Return the offset of the next record that is handed out; NoOffsetError if there is none yet."""
+        """Return the offset of the next record to be returned; NoOffsetError if it is not known yet."""
         with self._used():
             self._check_usable()
             return self._fetcher.place(TopicPartition(*partition)).found_position()
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out nothing of these partitions (or of any) until resume(); they stay assigned."""
+        """Return no records of these partitions, or of any, until resume(); they stay assigned."""
         with self._used():
             self._check_usable()
             for place in self._places(partitions):
@@ -93,21 +93,21 @@ class Positions:
                 place.paused = True
 
     def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with these partitions, or with all."""
+        """Resume reading these partitions, or all."""
         with self._used():
             self._check_usable()
             for place in self._places(partitions):
                 place.paused = False
 
     def paused(self) -> set[TopicPartition]:
-        """Return the partitions that are paused."""
+        """Return the paused partitions."""
         return {name for name, place in self._fetcher.places.items() if place.paused}
 
     def _places(self, partitions: Iterable[tuple[str, int]]) -> list[Place]:
         named = [self._fetcher.place(TopicPartition(*partition)) for partition in partitions]
         return named or list(self._fetcher.places.values())
 
-    # --- what is there
+    # --- bounds
 
     def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition, assigned or not."""
@@ -115,14 +115,14 @@ class Positions:
         return {TopicPartition(*one): self._partition(one).start_offset for one in partitions}
 
     def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
-        """Return the offset behind the last record of each partition, assigned or not."""
+        """Return the offset after the last record of each partition, assigned or not."""
         self._check_usable()
         return {TopicPartition(*one): self._partition(one).high_watermark for one in partitions}
 
     def offsets_for_times(
         self, timestamps: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record of each partition as late as its timestamp; None if there is none."""
+        """Return, for each partition, the first record at or after a timestamp, or None."""
         self._check_usable()
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for name, timestamp in timestamps.items():
@@ -133,7 +133,7 @@ class Positions:
         return found
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return how many offsets lie between each position and the end."""
+        """Return the number of offsets between each position and the end."""
         with self._used():
             self._check_usable()
             return {

@@ -1,8 +1,8 @@
-"""Producer: records sent one by one, appended in batches. Kafka's names, so that code moves over.
+"""Producer: takes records one by one and appends them in batches. It uses Kafka's names, to ease porting.
 
-The thread that sends the record which fills a batch appends it, there and then: it waits for no other thread,
-and a producer that is too fast is slowed down by its own work. A thread of the producer appends what has
-waited for linger_ms, and syncs what is to be durable.
+The thread whose record fills a batch appends the batch at once: it waits for no other thread, and a producer
+that is too fast is slowed down by its own work. A background thread appends batches that are older than
+linger_ms, and syncs those that have to be durable.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from time import time as now  # one name to look up in send()
+from time import time as now  # saves send() one lookup
 from typing import Any, NamedTuple, Protocol, Self
 
 from commitlog.batches.encode import pack_headers
@@ -37,7 +37,7 @@ _logger = logging.getLogger("commitlog.producer")
 
 
 class TopicSource(Protocol):
-    """What a producer asks of the log it belongs to."""
+    """The part of a log that a producer needs."""
 
     def topic(self, name: str) -> Topic:
         """Return a topic."""
@@ -50,11 +50,11 @@ class _Unsynced(NamedTuple):
 
 class Producer:
     """Sends records to the topics of a log; threads may share it. Use it as a context manager, or close() it.
-    One that is left open is closed when the program ends.
+    A producer left open is closed when the program ends.
 
-    acks says when a record counts as delivered: 0 at once, 1 when it is written and readers see it, "all"
-    when it is synced (and replicated, where there are replicas). With enable_idempotence, batches carry the
-    producer's number and theirs, so that one which is appended again after an error is not there twice.
+    acks says when a record counts as delivered: 0 at once, 1 when it is written and visible to readers, "all"
+    when it is synced (and replicated, if there are replicas). With enable_idempotence, batches carry a
+    producer id and a sequence number, so that a batch appended again after an error is stored only once.
     """
 
     def __init__(self, log: TopicSource, config: ProducerConfig, throttle: Throttle) -> None:
@@ -70,8 +70,8 @@ class Producer:
         self._ended = Condition()
         self._lost: Exception | None = None
         self._closed = self._forked = False
-        self._opened = False  # a batch, since the thread looked
-        self._resting = True  # the thread, until it is woken
+        self._opened = False  # whether a batch was opened since the thread last looked
+        self._resting = True  # whether the thread sleeps until it is woken
         self._task = Task("producer", self._work)
         self._task.start()
 
@@ -91,14 +91,14 @@ class Producer:
         timestamp: int | None = None,
         on_delivery: Callback | None = None,
     ) -> RecordFuture:
-        """Put a record on its way; returns what tells, when asked, where it is.
+        """Send a record; returns a future of its partition and offset.
 
-        Value and key are bytes-like or None, or what the serializers turn into that. A record that cannot be
-        sent is refused here. The caller that fills a batch waits until it is appended.
+        Value and key are bytes-like or None, or whatever the serializers turn into that. An invalid record is
+        refused here. The caller whose record fills a batch waits until the batch is appended.
         """
         # Small plain records join the open batch without a lock; ProducerBatch says why none is lost, doubled
-        # or out of order. Measured with all that a record costs until it is written: 1,140 ns with a lock,
-        # three lists and sizes added up, 570 ns so; a lock alone takes 100 to 170.
+        # or out of order. Measured until the record is written: 1,140 ns with a lock, three lists and a sum
+        # of sizes, 570 ns like this; a lock alone takes 100 to 170.
         try:
             batch = self._filling[topic]
         except KeyError:
@@ -128,7 +128,7 @@ class Producer:
         return self._send(topic, value, key, headers, partition, timestamp, on_delivery)
 
     def _settle(self, batch: ProducerBatch, ticket: int) -> bool:
-        """Append a batch that is full; say whether the record is in it, or came after it was closed."""
+        """Append a full batch; returns whether the record is in it (it may have come too late)."""
         lane = self._lanes[batch.topic]
         with self._lock:
             if self._filling.get(batch.topic) is batch:
@@ -147,7 +147,7 @@ class Producer:
         timestamp: int | None,
         on_delivery: Callback | None,
     ) -> RecordFuture:
-        """Send any record, with all that may have to be done for it."""
+        """Send a record of any kind, under the lock."""
         self._check_not_forked()
         lane = self._lanes.get(topic) or self._lane_of(topic)
         if self.config.key_serializer is not None:
@@ -177,27 +177,27 @@ class Producer:
             return self._lanes.setdefault(name, lane)
 
     def _wait_for_room(self) -> None:
-        """Hold back who sends faster than records become durable."""
+        """Block a caller that sends faster than records become durable."""
         limit, seconds = self.config.buffer_memory, self.config.max_block_ms / 1000
         if self._unsynced_bytes > limit:
             with self._ended.mutex:
                 if not self._ended.wait_for(lambda: self._unsynced_bytes <= limit, seconds):
                     raise BufferFullError(limit, self.config.max_block_ms)
 
-    # --- batches: opened and closed under the lock
+    # --- batches, opened and closed under the lock
 
     def _open_batch(self, lane: Accumulator, size: int) -> ProducerBatch:
         if self._closed:
             raise ClosedError("the producer")
         batch = self._filling[lane.topic.name] = lane.open_batch(self._ended, size)
         self._opened = True
-        if self._resting and self.config.linger_ms:  # or else who opens it appends it
+        if self._resting and self.config.linger_ms:  # without linger_ms the sender appends it
             self._resting = False
             self._task.wake()
         return batch
 
     def _close_batch(self, lane: Accumulator) -> None:
-        """Hand the topic's open batch, if there is one, over to be appended."""
+        """Close the topic's open batch, if there is one, and queue it for appending."""
         batch = self._filling.get(lane.topic.name)
         if batch is not None:
             batch.close()
@@ -222,11 +222,11 @@ class Producer:
     # --- in the background
 
     def _work(self) -> float:
-        """Append what has waited long enough, and sync; returns when to come again.
+        """Append batches that have waited long enough, and sync; returns the seconds until the next run.
 
-        What senders fill is theirs to append: measured, a thread that takes it over while they wait for it
-        costs them a third of their time. A throttled producer's batches wait longer, until they are full:
-        then it is the sender who waits.
+        Senders append the batches they fill: measured, a thread that takes these over while senders wait
+        costs them a third of their time. If the producer is throttled, batches wait until they are full, and
+        then the sender waits.
         """
         linger, began = self.config.linger_ms / 1000, time.monotonic()
         throttled = self._throttle.seconds_left()
@@ -241,13 +241,13 @@ class Producer:
             waits = [max(batch.created + linger - began, throttled) for batch in self._filling.values()]
             rest = self._resting = not waits and not self._opened
             self._opened = False
-        for lane in lanes if rest else due:  # at rest, also what Ctrl-C may have left behind
+        for lane in lanes if rest else due:  # at rest, also batches that Ctrl-C left behind
             lane.append_ready()
         self._sync()
         return _IDLE_SECONDS if rest else min([max(linger, throttled), _IDLE_SECONDS, *waits])
 
     def _sync(self) -> None:
-        """Wait until what was appended is safe; those who share a partition wait together."""
+        """Wait until appended batches are durable; batches in the same partition share one sync."""
         with self._ended.mutex:
             waiting = list(self._unsynced)
         for place in {place for one in waiting for place in one.written}:
@@ -265,26 +265,26 @@ class Producer:
                 self._ended.notify_all()
 
     def health(self) -> tuple[TaskHealth, ...]:
-        """Tell how the producer's thread fares."""
+        """Return the health of the background thread."""
         return (self._task.health(),)
 
     # --- the end
 
     def forked(self) -> None:
-        """In a forked child: what the producer holds is the parent's to deliver, and nothing can be sent."""
+        """In a forked child: disable the producer; the parent delivers the records it holds."""
         self._forked = True
         self._filling, self._lanes = {}, {}
-        self._lock, self._ended = threading.Lock(), Condition()  # others may have held them
+        self._lock, self._ended = threading.Lock(), Condition()  # threads of the parent may hold the old ones
 
     def _check_not_forked(self) -> None:
         if self._forked:
             raise ForkedError("the producer")
 
     def flush(self) -> None:
-        """Deliver everything that was sent so far; raises what went wrong, if nobody has been told of it."""
+        """Deliver everything sent so far; raises the first failure that no callback has reported."""
         self._check_not_forked()
         if self._task.is_current:
-            raise CommitLogError("flush() in a delivery callback would wait for that callback")
+            raise CommitLogError("flush() in a delivery callback would wait for that callback itself")
         for lane in list(self._lanes.values()):
             with self._lock:
                 self._close_batch(lane)
@@ -302,7 +302,7 @@ class Producer:
             raise lost
 
     def close(self) -> None:
-        """Deliver what was sent, and stop. Closing twice is fine; after Ctrl-C it finishes."""
+        """Deliver everything sent, and stop. Closing twice is fine; after Ctrl-C, close again to finish."""
         if self._forked or (self._closed and self._task.is_current):
             return
         with self._lock:
@@ -325,7 +325,7 @@ class Producer:
 def _checked(
     topic: Topic, value: Any, key: Any, headers: Headers | None, partition: int | None
 ) -> tuple[bytes | None, bytes | None, int]:
-    """Return value and key as bytes that nobody changes, and the record's size; or refuse the record."""
+    """Return value and key as immutable bytes, and the record's size; refuse an invalid record."""
     value, key = _as_bytes(value, "value"), _as_bytes(key, "key")
     if partition is not None:
         topic.partition(partition)

@@ -1,4 +1,4 @@
-"""What becomes of sent records: a ProducerBatch is a batch on its way, a RecordFuture one record of it."""
+"""ProducerBatch, a batch on its way to the log, and RecordFuture, the outcome of one of its records."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from commitlog.errors import DeliveryTimeoutError
 from commitlog.record import Headers
 from commitlog.tasks import Condition
 
-_RECORD_BYTES = 64  # what a record takes of batch_size and buffer_memory beside key and value
+_RECORD_BYTES = 64  # counted towards batch_size and buffer_memory besides key and value
 _FIELDS = 4  # of a record in ProducerBatch.records: value, key, moment, ticket
-_SAMPLE = 64  # one record of this many is a sample of their sizes
+_SAMPLE = 64  # one record in this many is sampled for its size
 _CLOSED = -1  # a limit that every ticket has reached
 _logger = logging.getLogger("commitlog.producer")
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. With acks=0 nobody waits to know: the offset is -1."""
+    """Where a record is stored. With acks=0 the partition and the offset are -1: they are not known."""
 
     topic: str
     partition: int
@@ -42,7 +42,7 @@ Table = tuple[Sequence[Any], Sequence[Any] | None, Sequence[Headers] | None, Int
 
 
 class Share(NamedTuple):
-    """The records of a delivery that go to one partition: their rows (None: all), and where the first is."""
+    """The records of a batch for one partition: their rows (None: all), and the offset of the first."""
 
     partition: int
     rows: list[int] | None
@@ -52,24 +52,24 @@ class Share(NamedTuple):
 
 
 class ProducerBatch:
-    """Records of one topic, on their way together.
+    """Records of one topic that are appended together.
 
-    While it is open, threads add records, most of them without a lock (Producer.send). What holds then:
+    While the batch is open, threads add records, most of them without a lock (Producer.send). The invariants:
 
     - `records` grows by a whole record: `+=` of a tuple is one call of C code that runs no Python, so no
       other thread comes in between. The order there becomes the order in the log.
-    - A record's ticket is drawn before the record is added, and is what its future knows it by. A thread that
-      is held up in between adds its record behind those with higher tickets: mostly the ticket is the row,
-      and row_of() knows when it is not.
-    - close() lowers `limit`, then counts; what it counts is the batch. A thread that adds a record looks at
-      `limit` afterwards. If that is above the ticket, close() had not begun, and will count the record. If
-      not, row_of() tells whether it was counted; one that was not is sent again. So none is lost or doubled.
+    - A record's ticket is drawn before the record is added, and its future identifies it by the ticket. If a
+      thread is delayed in between, its record comes after those with higher tickets: usually the ticket is
+      the row, and row_of() handles the rest.
+    - close() lowers `limit`, then counts; the counted records are the batch. A thread that has added a record
+      reads `limit`. If it is above the ticket, close() had not begun, and will count the record. If
+      not, row_of() says whether it was counted; if it was not, it is sent again. So none is lost or doubled.
 
-    `limit` is also the ticket that fills the batch: sizes are not added up record by record, but each counts
-    as `small_bytes`, and what a larger one has above that is charged to the batch under the producer's lock.
-    So size_bytes is never less than what the records take.
+    `limit` is also the ticket that fills the batch: sizes are not added up record by record. Each counts as
+    `small_bytes`; the excess of a larger one is charged to the batch under the producer's lock. So size_bytes
+    is never less than what the records take.
 
-    A moment is the clock's seconds, a float, or a timestamp that was given, an int.
+    A moment is a float, seconds of the clock, or an int, a timestamp given by the caller.
     """
 
     __slots__ = (
@@ -84,11 +84,11 @@ class ProducerBatch:
     ) -> None:
         self.topic = topic
         self.created = time.monotonic()
-        self.done = acks == 0  # nobody waits to know
+        self.done = acks == 0  # then nobody waits for the outcome
         self.records: list[Any] = []
         self.tickets = count()
         self.small_bytes = small_bytes
-        self.keyed_bytes = self.unkeyed_bytes = -1  # up to what size a record may be added without the lock
+        self.keyed_bytes = self.unkeyed_bytes = -1  # the largest record that may be added without the lock
         self._acks = acks
         self._ended = ended
         self._batch_size = batch_size
@@ -98,12 +98,12 @@ class ProducerBatch:
         self._rows: dict[int, int] | None = None
         self._times: Int64s | None = None
         self.has_given_times = False
-        # what most records do not have, by ticket
+        # by ticket, because most records have none of these
         self._headers: dict[int, Headers] = {}
         self._partitions: dict[int, int] = {}
         self._callbacks: dict[int, Callback] = {}
         self._shares: list[Share] = []
-        self._waiting: list[Callable[[], object]] = []  # to be called at the end
+        self._waiting: list[Callable[[], object]] = []  # callbacks for the end
         self._set_limit()
 
     # --- open: for all of this, the producer's lock is held
@@ -118,7 +118,7 @@ class ProducerBatch:
         partition: int | None,
         callback: Callback | None,
     ) -> int:
-        """Add any record of `size` bytes, sent at a moment; returns its ticket."""
+        """Add a record of any kind, of `size` bytes; returns its ticket."""
         ticket = next(self.tickets)
         if headers:
             self._headers[ticket] = headers
@@ -139,7 +139,7 @@ class ProducerBatch:
         self.limit = -(-left // each) - 1  # tickets start at 0
 
     def close(self) -> None:
-        """Decide which records are the batch. Closing twice is fine."""
+        """Fix the records of the batch. Closing twice is fine."""
         if self._count is None:
             self.limit = _CLOSED
             self._count = len(self.records) // _FIELDS
@@ -149,7 +149,7 @@ class ProducerBatch:
 
     @property
     def size_bytes(self) -> int:
-        """What the records take of the producer's memory, at most."""
+        """An upper bound of the memory that the records take."""
         return len(self._tickets) * (self.small_bytes + _RECORD_BYTES) + self._charged_bytes
 
     @property
@@ -159,16 +159,16 @@ class ProducerBatch:
 
     @property
     def has_records(self) -> bool:
-        """Whether there is anything to append: Ctrl-C may have come before the first record."""
+        """Whether there is anything to append: Ctrl-C may have prevented the first record."""
         return bool(self._tickets)
 
     @property
     def is_appended(self) -> bool:
-        """Whether it was appended, or failed to be."""
+        """Whether the append has ended, successfully or not."""
         return bool(self._shares)
 
     def columns(self) -> Table:
-        """Return values, keys, headers and timestamps, in the order in which they are to be appended."""
+        """Return values, keys, headers and timestamps, in the order in which to append them."""
         keys: list[Any] | None = self._column(1)
         if keys and keys[0] is None and keys.count(None) == len(keys):
             keys = None
@@ -179,35 +179,35 @@ class ProducerBatch:
         if self.has_given_times:
             self._times = np.array(list(map(_milliseconds, moments)), np.int64)
         else:
-            # measured: with the milliseconds of all at once, half of time_ns() // 1_000_000 for each
+            # measured: converting all at once takes half the time of time_ns() // 1_000_000 for each
             self._times = (np.frombuffer(array("d", moments)) * 1000).astype(np.int64)
         return self._column(0), keys, headers, self._times
 
     def _column(self, field: int) -> list[Any]:
         assert self._count is not None
-        return self.records[field : self._count * _FIELDS : _FIELDS]  # what came too late is not ours
+        return self.records[field : self._count * _FIELDS : _FIELDS]  # without records that came too late
 
     def chosen(self) -> dict[int, int]:
-        """Return the partitions that senders chose, by row."""
+        """Return the partitions chosen by senders, by row."""
         if not self._partitions or self._in_order():
             return self._partitions
         return {self._row(ticket): number for ticket, number in self._partitions.items()}
 
     def _in_order(self) -> bool:
-        """Say whether each ticket is a row."""
+        """Return whether each ticket equals its row."""
         return self._tickets == list(range(len(self._tickets)))
 
     def appended(self, shares: list[Share]) -> None:
-        """Note where the records are; they need not be kept any longer."""
+        """Note where the records were stored, and let go of them."""
         self._shares = shares
         self.records = []
 
     def fail(self, error: Exception) -> None:
-        """Note that what was appended is not durable."""
+        """Note that the appended records could not be made durable."""
         self._shares = [share._replace(error=share.error or error) for share in self._shares]
 
     def end(self) -> Exception | None:
-        """Tell everybody; returns the first error."""
+        """Complete the futures and call the callbacks; returns the first error."""
         with self._ended.mutex:
             self.done = True
             self._ended.notify_all()
@@ -218,10 +218,10 @@ class ProducerBatch:
             call_logged(partial(callback, *self.outcome(ticket)), self.topic)
         return next((share.error for share in self._shares if share.error is not None), None)
 
-    # --- asked for
+    # --- outcome
 
     def row_of(self, ticket: int) -> int | None:
-        """Return the row of a record, None if it came too late for this batch, which is closed."""
+        """Return the row of a record in this closed batch, or None if it came too late."""
         tickets = self._tickets
         if ticket < len(tickets) and tickets[ticket] == ticket:
             return ticket
@@ -235,7 +235,7 @@ class ProducerBatch:
         return row
 
     def outcome(self, ticket: int) -> tuple[RecordMetadata | None, Exception | None]:
-        """Return where a record is, or what kept it from being there."""
+        """Return where a record is stored, or the error."""
         if self._acks == 0:
             return RecordMetadata(self.topic, -1, -1, self._timestamp(ticket)), None
         row = self._row(ticket)
@@ -251,11 +251,11 @@ class ProducerBatch:
         records, times = self.records, self._times
         if times is not None:
             return int(times[self._row(ticket)])
-        # with acks=0 somebody may ask before it is appended
+        # with acks=0 the caller may ask before the batch is appended
         return _milliseconds(records[records[3::_FIELDS].index(ticket) * _FIELDS + 2])
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call this at the end, or now if that has come."""
+        """Call `call` at the end, or now if the batch is done."""
         with self._ended.mutex:
             if not self.done:
                 self._waiting.append(call)
@@ -263,7 +263,7 @@ class ProducerBatch:
         call_logged(call, self.topic)
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait for the end; False if it has not come after `timeout` seconds."""
+        """Wait until the batch is done; False if it is not after `timeout` seconds."""
         if not self.done:
             with self._ended.mutex:
                 return self._ended.wait_for(lambda: self.done, timeout)
@@ -271,7 +271,7 @@ class ProducerBatch:
 
 
 def call_logged(call: Callable[[], object], topic: str) -> None:
-    """Call what an application asked to be called; what it raises is logged."""
+    """Call an application's callback, and log what it raises."""
     try:
         call()
     except Exception:
@@ -279,21 +279,21 @@ def call_logged(call: Callable[[], object], topic: str) -> None:
 
 
 def _milliseconds(moment: float | int) -> int:
-    """Return the timestamp of a record that was sent at a moment."""
+    """Return the timestamp for a moment (see ProducerBatch)."""
     return moment if type(moment) is int else int(moment * 1000)
 
 
 def usual_bytes(values: Sequence[Any], keys: Sequence[Any] | None) -> int:
-    """Return a size that hardly a record is above, judging by a sample of them."""
+    """Return a size that few records exceed, judging by a sample."""
     pairs = zip(values[::_SAMPLE], (keys or values)[::_SAMPLE], strict=True)
     sizes = [len(value or b"") + (len(key or b"") if keys else 0) for value, key in pairs]
-    return min(max(sizes), 2 * sum(sizes) // len(sizes))  # a few large ones must not close each batch early
+    return min(max(sizes), 2 * sum(sizes) // len(sizes))  # a few large ones must not close batches early
 
 
 class RecordFuture:
-    """What becomes of a record that was sent: ask for the result(), or await it.
+    """The outcome of a sent record: call result(), or await it.
 
-    It knows its batch and a ticket, and works out the rest when it is asked.
+    It holds only its batch and a ticket; everything else is computed on demand.
     """
 
     __slots__ = ("_delivery", "_ticket")  # Producer.send() fills them
@@ -301,11 +301,11 @@ class RecordFuture:
     _ticket: int
 
     def done(self) -> bool:
-        """Say whether it is known."""
+        """Return whether the outcome is known."""
         return self._delivery.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Return where the record is, waiting for that; raises what kept it from being there."""
+        """Wait for the outcome and return where the record is stored; raises the error if it failed."""
         metadata, error = self._outcome(timeout)
         if error is not None:
             raise error
@@ -315,11 +315,11 @@ class RecordFuture:
     get = result  # kafka-python's name
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """Return what kept the record from being there, None if nothing did."""
+        """Wait for the outcome and return the error, or None."""
         return self._outcome(timeout)[1]
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
-        """Call `callback` with this future once it is done: at once, or in the thread that delivers."""
+        """Call `callback` with this future when it is done: now, or in the thread that completes it."""
         self._delivery.when_done(partial(callback, self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:

@@ -1,8 +1,8 @@
-"""Quotas: how many bytes a second a client id may append and read; who does more is slowed down, not refused.
+"""Quotas: how many bytes per second a client id may append and read. A faster client is slowed, not refused.
 
-quotas/alice.json       the rates of a client id, its name quoted as in a URL; replaced whole
-quotas/+default.json    those of every client id without quotas of its own
-quotas/alice.account    what it owes: see rate_limit.py
+quotas/alice.json       the rates of a client id, its name quoted as in a URL; replaced as a whole
+quotas/+default.json    the rates of every client id without its own
+quotas/alice.account    the debt of a client id: see rate_limit.py
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _FOLDER, _LOCK, _JSON = "quotas", ".lock", ".json"
 _DEFAULT = "+default"  # a plus sign is quoted in the name of a client id
 _DIRECTIONS = ("produce", "consume")
 _RATES = ("producer_byte_rate", "consumer_byte_rate")
-_MOST_BYTES = 255 - len(ACCOUNT_SUFFIX)  # file systems allow no longer names
+_MOST_BYTES = 255 - len(ACCOUNT_SUFFIX)  # the limit of file systems
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Bytes a second that a client id may append and read; None means no limit."""
+    """Bytes per second that a client id may append and read; None means no limit."""
 
     producer_byte_rate: int | None = None
     consumer_byte_rate: int | None = None
@@ -48,7 +48,7 @@ class Quota:
 
 
 class Quotas:
-    """The quotas of one log; every process that has it open may change them, and its clients follow."""
+    """The quotas of a log. Any process that has the log open may change them for all clients."""
 
     def __init__(self, directory: str, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._folder = os.path.join(directory, _FOLDER)
@@ -56,9 +56,9 @@ class Quotas:
         self._accounts: WeakValueDictionary[tuple[str, int], Account] = WeakValueDictionary()
 
     def set(self, client_id: str | None, quota: Quota) -> None:
-        """Give a client id a quota, in place of the default and of what it had; clients follow in a second.
+        """Set the quota of a client id, or, for None, the default quota. Clients notice within a second.
 
-        That of None is the default: each client id without a quota of its own has such a rate for itself.
+        Each client id without its own quota may use the full default rate.
         """
         path = self._path(client_id, _JSON)
         stored = {name: getattr(quota, name) for name in _RATES if getattr(quota, name) is not None}
@@ -71,14 +71,14 @@ class Quotas:
             raise typed(error, path) from error
 
     def get(self, client_id: str | None) -> Quota:
-        """Return the quota that counts for a client id: its own, or else the default."""
+        """Return the quota that applies to a client id: its own, or the default."""
         found = self._read(client_id)
         if found is None and client_id is not None:
             found = self._read(None)
         return Quota() if found is None else found
 
     def all(self) -> dict[str | None, Quota]:
-        """Return every quota that was set, by client id; the default is that of None."""
+        """Return all quotas by client id; the default is under None."""
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
@@ -89,14 +89,14 @@ class Quotas:
         return {client_id: quota for client_id, quota in found.items() if quota is not None}
 
     def remove(self, client_id: str | None) -> None:
-        """Remove the quota of a client id, or the default; one that is not there is fine."""
+        """Remove the quota of a client id, or, for None, the default; it need not exist."""
         path = self._path(client_id, _JSON)
         if os.path.isdir(self._folder):
             files.remove(path)
             files.sync_directory(self._folder)
 
     def meter(self, client_id: str, direction: Direction) -> RateLimit:
-        """Return what tells a client how long to wait."""
+        """Return the rate limit of a client id in one direction."""
         if not isinstance(client_id, str):
             raise ConfigError("client_id", client_id, "must be a str")
         if direction not in _DIRECTIONS:
@@ -111,7 +111,7 @@ class Quotas:
         return RateLimit(find_rate, lambda: self._account(path), slot, self._clock)
 
     def _account(self, path: str) -> Account:
-        """Return the account that all meters of a client id share in this process, and not with its forks."""
+        """Return the account of a client id; its meters in this process share it, but not with forks."""
         key = (path, os.getpid())
         account = self._accounts.get(key)
         return self._accounts.setdefault(key, Account(path)) if account is None else account
@@ -139,6 +139,6 @@ def _file_name(client_id: str | None) -> str:
     except UnicodeEncodeError:
         raise ConfigError("client_id", client_id, "has characters that UTF-8 cannot encode") from None
     if len(name) > _MOST_BYTES:
-        reason = f"its file name would have {len(name)} bytes, at most {_MOST_BYTES} are possible"
+        reason = f"its file name would have {len(name)} bytes, more than {_MOST_BYTES}"
         raise ConfigError("client_id", client_id, reason)
     return name

@@ -1,13 +1,13 @@
-"""Meters: how fast a client id may go on, over all threads and processes of the machine.
+"""Rate limits per client id, across all threads and processes of the machine.
 
-This is the generic cell rate algorithm. A client id has an account, which holds the time at which all that it
-has taken is paid for, at its rate. A client that takes bytes moves that time on, and waits for it to
-come. Time that went unused is kept for a burst.
+This is the generic cell rate algorithm. The account of a client id holds the time at which everything it has
+taken is paid for, at its rate. A client that takes bytes moves that time forward and waits for it. Unused
+time is kept for a burst.
 
-An account is a small file that all processes change under its lock; read and written, not mapped, so that a
-full disk is an error and kills nobody. It is not durable: one that is lost, damaged or left from another boot
-says that nothing is owed. A process that cannot write it (a read-only mount, a full disk) counts only what it
-takes itself.
+An account is a small file that all processes change under its lock. It is read and written, not mapped, so
+that a full disk is an error and not a SIGBUS. It is not durable: if it is lost, damaged or left from an
+earlier boot, nothing is owed. A process that cannot write it (a read-only mount, a full disk) counts only
+what it takes itself.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from commitlog.tasks import Signal
 
 ACCOUNT_SUFFIX = ".account"
 SECOND_NS = 1_000_000_000
-BURST_NS = SECOND_NS  # how much unused time is kept: a window of Kafka's quotas
-LONGEST_NS = 3600 * SECOND_NS  # no debt lasts longer, so that no wrong setting and no damage blocks for ever
-LOOK_SECONDS = 0.5  # how often a rate is looked up, so that a change is noticed within a second
+BURST_NS = SECOND_NS  # how much unused time is kept: one window of Kafka's quotas
+LONGEST_NS = 3600 * SECOND_NS  # the longest debt, so that no wrong setting or damage blocks forever
+LOOK_SECONDS = 0.5  # how often a rate is looked up: a change is noticed within a second
 
 _logger = logging.getLogger("commitlog.quotas")
-_RECORD = Struct("<4q")  # a mark of this boot, and the fields of a debt
+_RECORD = Struct("<4q")  # a mark that identifies this boot, and the fields of a debt
 
 
 class Debt(NamedTuple):
-    """All that was taken is paid for at free_at + remainder / rate: nanoseconds of the machine's clock."""
+    """Everything taken is paid for at free_at + remainder / rate, in nanoseconds of the machine's clock."""
 
     free_at: int
     rate: int
@@ -46,30 +46,30 @@ class Debt(NamedTuple):
 
 
 def charged(debt: Debt | None, size_bytes: int, rate: int, now: int) -> Debt:
-    """Return what is owed after taking `size_bytes` more; exact, so that no rounding adds up."""
+    """Return the debt after taking `size_bytes` more; exact, so that rounding errors do not add up."""
     free_at, remainder = now - BURST_NS, 0
     if debt is not None and debt.free_at >= free_at:
         free_at, remainder = debt.free_at, debt.remainder
         if debt.rate != rate:
             remainder = 0
-            if free_at > now:  # bytes are owed: at another rate they take another time
+            if free_at > now:  # the bytes owed take another time at another rate
                 free_at = now + (free_at - now) * debt.rate // rate
     added, remainder = divmod(size_bytes * SECOND_NS + remainder, rate)
     return Debt(min(free_at + added, now + LONGEST_NS), rate, remainder)
 
 
 class Account:
-    """What a client id owes: a debt in each slot. Threads and processes may share it, forked children not."""
+    """The debts of a client id, one in each slot. Threads and processes may share it, forked children not."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._mark = xxh64_intdigest(f"commitlog account 1 {boot_id()}".encode()) >> 1
         self._mutex = threading.Lock()
         self._file: files.Descriptor | None = None
-        self._own: dict[int, Debt] = {}  # as we last saw them: what counts where there is no file
+        self._own: dict[int, Debt] = {}  # as last seen: used if the file cannot be
 
     def charge(self, slot: int, size_bytes: int, rate: int, clock: Callable[[], int]) -> int:
-        """Add bytes to a debt; returns in how many nanoseconds all is paid for."""
+        """Add bytes to a debt; returns the nanoseconds until everything is paid for."""
         with self._mutex:
             try:
                 debt, now = self._charge_file(self._opened(), slot, size_bytes, rate, clock)
@@ -86,15 +86,15 @@ class Account:
         unlock = files.unlocking(fd)
         try:
             files.wait_for_lock(fd)
-            now = clock()  # with the lock: no debt was stored at a later time
+            now = clock()  # under the lock, so that no debt was stored later than this
             debt = charged(self._stored(fd, slot, now), size_bytes, rate, now)
             files.pwrite(fd, _RECORD.pack(self._mark, *debt), slot * _RECORD.size)
         finally:
-            unlock()  # a C function: Ctrl-C cannot come before it
+            unlock()  # a C function, so that Ctrl-C cannot interrupt before it
         return debt, now
 
     def _stored(self, fd: int, slot: int, now: int) -> Debt | None:
-        """Return what the file says, None if that cannot be true."""
+        """Return the debt in the file, or None if it cannot be right."""
         raw = os.pread(fd, _RECORD.size, slot * _RECORD.size)
         if len(raw) < _RECORD.size:
             return None
@@ -104,7 +104,7 @@ class Account:
         return Debt(free_at, rate, remainder)
 
     def _opened(self) -> int:
-        """Return the file's descriptor; one that was removed is made again."""
+        """Return the file's descriptor; a file that was removed is created again."""
         if self._file is None or os.fstat(self._file.fd).st_nlink == 0:
             self._close()
             self._file = files.Descriptor(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644))
@@ -120,7 +120,7 @@ class Account:
 
 
 def _remove_idle(folder: str, now: int) -> None:
-    """Remove accounts that are older than any debt: client ids come and go."""
+    """Remove accounts older than any debt, because client ids come and go."""
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         for one in found:
             if one.name.endswith(ACCOUNT_SUFFIX) and one.stat().st_mtime_ns < now - LONGEST_NS:
@@ -128,7 +128,7 @@ def _remove_idle(folder: str, now: int) -> None:
 
 
 class RateLimit:
-    """Counts what a client id takes in one direction, together with all its other meters on the machine."""
+    """Counts what a client id takes in one direction, together with all its other clients on the machine."""
 
     def __init__(
         self,
@@ -145,10 +145,10 @@ class RateLimit:
         self._problem = ""
 
     def take(self, size_bytes: int) -> float:
-        """Take bytes; returns the seconds to wait before going on, 0.0 without a quota.
+        """Take bytes; returns the seconds to wait before continuing, 0.0 without a quota.
 
-        It never waits and never refuses: that the caller waits makes the rate hold. take(0) tells how long
-        there is to wait now, for all that was taken under the client id.
+        This never waits and never refuses: the caller has to wait. take(0) returns the current wait for
+        everything taken under the client id.
         """
         rate = self._rate if self.is_limited else None
         if rate is None:
@@ -165,7 +165,7 @@ class RateLimit:
         return self._rate is not None
 
     def _look(self, now: int) -> None:
-        """Look the rate up. One that cannot be read stays as it was: a quota never stops anybody."""
+        """Look the rate up. If it cannot be read, the last one applies: a quota never stops a client."""
         self._look_at = now + int(LOOK_SECONDS * SECOND_NS)
         problem = ""
         try:
@@ -175,12 +175,12 @@ class RateLimit:
         if self._rate is None:
             self._account = None
         if problem and problem != self._problem:
-            _logger.warning("a quota cannot be read, the last one counts: %s", problem)
+            _logger.warning("a quota cannot be read, so the last one still applies: %s", problem)
         self._problem = problem
 
 
 class Throttle:
-    """Makes a client that takes bytes wait as its meter says, until it is stopped. Threads may share it."""
+    """Makes a client wait as its rate limit demands, until it is stopped. Threads may share it."""
 
     def __init__(self, meter: RateLimit) -> None:
         self._meter = meter
@@ -189,7 +189,7 @@ class Throttle:
         self._stopped = Signal()
 
     def take(self, size_bytes: int) -> None:
-        """Take bytes, to be waited for later."""
+        """Take bytes; wait() waits for them later."""
         seconds = self._meter.take(size_bytes)
         if seconds > 0:
             with self._lock:
@@ -201,17 +201,17 @@ class Throttle:
         return self._meter.is_limited
 
     def wait(self) -> None:
-        """Wait for what was taken so far."""
-        free_at = self._free_at  # other threads wait for what they take
+        """Wait for everything taken so far."""
+        free_at = self._free_at  # what other threads take from now on, they wait for
         while (seconds := self._left(free_at)) > 0:
             self._pause(seconds)
 
     def seconds_left(self) -> float:
-        """Return how long to wait before asking again; 0.0 if all that was taken is paid for."""
+        """Return how long to wait before asking again; 0.0 if everything taken is paid for."""
         return self._left(self._free_at)
 
     def stop(self) -> None:
-        """Let everybody go on, now and from now on."""
+        """End all waits, now and in the future."""
         self._stopped.set()
 
     def _left(self, free_at: float) -> float:

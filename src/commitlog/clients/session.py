@@ -1,4 +1,4 @@
-"""GroupSession: what a consumer does for its group while it polls, and what is done in the background."""
+"""GroupSession: what a consumer does for its group, inside poll() and in the background."""
 
 from __future__ import annotations
 
@@ -24,54 +24,50 @@ OnCommit = Callable[[Offsets, Exception | None], None]
 
 
 class RebalanceListener:
-    """Told of partitions that come and go, from within poll() and close(). Override what you need."""
+    """Callbacks for a rebalance, called inside poll() and close(). Override those you need."""
 
     def on_assigned(self, partitions: set[TopicPartition]) -> None:
-        """Take up these partitions; seek() may be called for them."""
+        """Called when partitions are assigned; seek() may be called for them."""
 
     def on_revoked(self, partitions: set[TopicPartition]) -> None:
-        """Finish with these partitions; they are still this member's own, and commit() may be called."""
+        """Called before partitions are released; commit() may still be called for them."""
 
     def on_lost(self, partitions: set[TopicPartition]) -> None:
-        """Drop these partitions: another member may have them already, and commit() would be refused."""
+        """Called when partitions are lost: another member may own them, and commit() would be refused."""
         self.on_revoked(partitions)
 
 
 class GroupSession:
-    """A consumer's dealings with its group. But for its own, one thread at a time calls it."""
+    """A consumer's membership in its group. Apart from its own threads, one thread at a time calls it."""
 
     def __init__(
-        self,
-        member: GroupMember,
-        config: ConsumerConfig,
-        fetcher: Fetcher,
-        consumer: object,
+        self, member: GroupMember, config: ConsumerConfig, fetcher: Fetcher, consumer: object
     ) -> None:
         self.member = member
         self._config = config
         self._fetcher = fetcher
-        self._consumer = consumer  # kept as long as the threads run, so that closing the log closes it
+        self._consumer = consumer  # kept alive while the threads run, so that closing the log closes it
         self._topics: Callable[[], set[str]] = set
         self._joined_topics: set[str] = set()
         self._listener = RebalanceListener()
-        self._told: set[TopicPartition] = set()  # what the listener knows as its own
+        self._told: set[TopicPartition] = set()  # partitions that the listener knows to be assigned
         self._fenced: FencedMemberError | None = None
         self._leaving = False
         self._commits: deque[tuple[Offsets, OnCommit | None]] = deque()
-        self._outcomes: deque[Callable[[], None]] = deque()  # what callbacks are still to be told
+        self._outcomes: deque[Callable[[], None]] = deque()  # callbacks still to be called
         self._commit_lock = threading.Lock()
         self._committed: dict[TopicPartition, int] = {}
         self._commit_at = 0.0
         self._task: Task | None = None
-        self._heart: Task | None = None  # of its own: it must not wait for the group's lock
+        self._heart: Task | None = None  # a separate thread: heartbeats must not wait for the group's lock
 
     # --- membership
 
     def subscribe(self, topics: Callable[[], set[str]], listener: RebalanceListener) -> None:
-        """Read `topics` as a member of the group; they are asked for again and again."""
+        """Join the group and read `topics()`, which is called repeatedly."""
         self._check_fenced()
         self._topics, self._listener = topics, listener
-        self.member.idle()  # from here on, poll() is waited for
+        self.member.idle()  # from here on, poll() is due
         self._join()
         self._start_task()
         self._commit_at = time.monotonic() + self._config.auto_commit_interval_ms / 1000
@@ -81,8 +77,8 @@ class GroupSession:
         self.member.join(self._joined_topics)
 
     def leave(self) -> None:
-        """Commit, give everything up, and leave; a static member stays for its session_timeout_ms."""
-        if self._leaving:  # and a listener calls close()
+        """Commit, release everything and leave; a static member remains for its session_timeout_ms."""
+        if self._leaving:  # a listener called close()
             return
         self._leaving = True
         try:
@@ -96,23 +92,23 @@ class GroupSession:
             if self._config.group_instance_id is None:
                 self.member.leave()
             self.member.stop()
-            self._tell()
+            self._call_back()
 
     @property
     def must_keep_up(self) -> bool:
         """Whether keep_up() has something to do."""
-        # with an interval of 0 each poll() commits as it begins, and nothing moves while it waits
+        # with an interval of 0 each poll() commits at its start, and positions do not move while it waits
         interval = self._config.auto_commit_interval_ms if self._config.enable_auto_commit else 0
         due = interval > 0 and time.monotonic() >= self._commit_at
         return due or bool(self._outcomes) or (self.member.joined and self.member.must_look)
 
     def keep_up(self) -> set[TopicPartition]:
-        """Go towards the group's target, and commit if that is due: the first thing that poll() does.
+        """Move towards the group's target, and commit if that is due: the first step of poll().
 
-        Returns the partitions that are gained: assigned() comes once the consumer reads them.
+        Returns the gained partitions; the caller calls assigned() once the consumer reads them.
         """
         self._check_fenced()
-        self._tell()
+        self._call_back()
         gained: set[TopicPartition] = set()
         if self.member.joined and self.member.must_look:
             try:
@@ -132,7 +128,7 @@ class GroupSession:
         return gained
 
     def assigned(self, gained: set[TopicPartition]) -> None:
-        """Tell the listener of partitions that the consumer reads now."""
+        """Tell the listener about partitions that the consumer now reads."""
         self._told |= gained
         self._listener.on_assigned(gained)
 
@@ -141,15 +137,15 @@ class GroupSession:
             raise FencedMemberError(*self._fenced.args)
 
     def _reconcile(self) -> set[TopicPartition]:
-        """Give up what is another member's; returns what is this one's now."""
-        going = set(self.member.to_release())  # FencedMemberError for who must not join again
+        """Release the partitions of other members; returns those that this member has gained."""
+        going = set(self.member.to_release())  # FencedMemberError if this must not join again
         if self.member.lost:
             raise CommitFailedError(self.member.directory.group_id, "this member was silent for too long")
         if going:
             try:
                 self._revoke(going)
             finally:
-                if self.member.joined:  # they are not read any more, whatever the listener did
+                if self.member.joined:  # they are no longer read, whatever the listener did
                     self.member.release(going)
         return self.member.take() - self._told if self.member.joined else set()
 
@@ -164,11 +160,11 @@ class GroupSession:
         finally:
             self._told -= going
             self._fetcher.drop(going)
-            for name in going:  # others commit from here on
+            for name in going:  # from here on others commit
                 self._committed.pop(name, None)
 
     def _lose(self) -> None:
-        self.commit_pending()  # it is refused now; once this has joined again, it might not be
+        self.commit_pending()  # refused now; after joining again it might not be
         lost, self._told = self._told, set()
         self._fetcher.drop(list(self._fetcher.places))
         self._committed.clear()
@@ -178,23 +174,23 @@ class GroupSession:
     # --- commits
 
     def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what the group has committed."""
+        """Return the committed offsets of the group."""
         return self.member.offsets.committed(self.member.directory.group_id)
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit, after what commit_async() was given."""
+        """Commit offsets, after all pending asynchronous commits."""
         self.commit_pending()
-        self._tell()
+        self._call_back()
         with self._commit_lock:
             self._commit(offsets)
 
     def commit_async(self, offsets: Offsets, on_commit: OnCommit | None) -> None:
-        """Commit in the background."""
+        """Commit offsets in the background."""
         self._commits.append((offsets, on_commit))
         self._start_task().wake()
 
     def commit_pending(self) -> None:
-        """Commit what commit_async() was given."""
+        """Make all pending asynchronous commits."""
         with self._commit_lock:
             while self._commits:
                 offsets, on_commit = self._commits.popleft()
@@ -207,12 +203,12 @@ class GroupSession:
                 if on_commit is not None:
                     self._outcomes.append(partial(on_commit, offsets, problem))
 
-    def _tell(self) -> None:
-        """Call callbacks: in the caller's thread, for they may use the consumer, or take their time."""
+    def _call_back(self) -> None:
+        """Call commit callbacks, in the caller's thread: they may use the consumer, or be slow."""
         while self._outcomes:
             try:
                 self._outcomes.popleft()()
-            except Exception:  # it is not ours
+            except Exception:  # the application's
                 _logger.exception("a commit callback of group %s failed", self.member.directory.group_id)
 
     def _commit(self, offsets: Offsets) -> None:
@@ -221,7 +217,7 @@ class GroupSession:
             self._committed.update((name, value.offset) for name, value in offsets.items())
 
     def _auto_commit(self, names: Iterable[TopicPartition]) -> None:
-        """Commit how far the caller was given records; a failure is logged, as in Kafka."""
+        """Commit the positions; a failure is logged, as in Kafka."""
         self._commit_at = time.monotonic() + self._config.auto_commit_interval_ms / 1000
         positions = self._fetcher.positions()
         moved = {
@@ -235,7 +231,7 @@ class GroupSession:
             _logger.warning("offsets were not committed: %s", error)
 
     def of_topics_there(self, offsets: Offsets) -> Offsets:
-        """Leave out topics that are gone: one of the same name that comes later has other records."""
+        """Return the offsets without those of deleted topics: a new topic of that name has other records."""
         counts = self.member.count_partitions({name.topic for name in offsets})
         return {name: value for name, value in offsets.items() if name.partition < counts.get(name.topic, 0)}
 
@@ -253,19 +249,19 @@ class GroupSession:
         pause = self.member.tick()
         self.commit_pending()
         topics = self._topics()
-        if topics != self._joined_topics:  # a pattern that fits others now
+        if topics != self._joined_topics:  # the pattern matches other topics now
             self._joined_topics = topics
             self.member.subscribe(topics)
         return pause
 
     def health(self) -> tuple[TaskHealth, ...]:
-        """Tell how the threads fare."""
+        """Return the health of the background threads."""
         return tuple(task.health() for task in (self._task, self._heart) if task is not None)
 
     def stop(self) -> None:
-        """End the threads, after what commit_async() was given."""
+        """Make the pending commits and end the threads."""
         self.commit_pending()
         for task in (self._task, self._heart):
             if task is not None:
                 task.stop()
-        self._tell()
+        self._call_back()

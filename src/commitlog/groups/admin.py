@@ -1,4 +1,4 @@
-"""Groups: which consumer groups a log has, how far they are, and how to set that right from outside."""
+"""Groups: list, describe, reset and delete the consumer groups of a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.groups.directory import GroupDirectory, known_groups
-from commitlog.groups.member import CountPartitions, GroupMember, MemberSettings, remove_expired
+from commitlog.groups.member import CountPartitions, GroupMember, remove_expired
 from commitlog.groups.offsets import TOPIC, GroupOffsets, OffsetAndMetadata
 from commitlog.partition import Partition
 from commitlog.partitions.reader import LogReader
@@ -28,7 +28,7 @@ from commitlog.topic import TopicSource
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member of a group, and what it reads; `process` is its host and process id."""
+    """A member of a group, and its partitions; `process` is its host and process id."""
 
     member_id: str
     client_id: str
@@ -40,7 +40,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """How far a group is in a partition; None where nothing is committed, or nobody reads it."""
+    """A group's progress in a partition; fields are None if nothing is committed, or nobody reads it."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class GroupDescription:
 
 
 class Groups:
-    """The groups of a log. What they have committed is opened when it is asked for."""
+    """The consumer groups of a log. The topic of committed offsets is opened on first use."""
 
     def __init__(
         self, path: str, log: TopicSource, count: CountPartitions, open_offsets: Callable[[], Partition]
@@ -76,41 +76,33 @@ class Groups:
         self._offsets: GroupOffsets | None = None
 
     def offsets(self) -> GroupOffsets:
-        """Return what all groups have committed."""
+        """Return the committed offsets of all groups."""
         with self._lock:
             if self._offsets is None:
                 self._offsets = GroupOffsets(self._open_offsets())
             return self._offsets
 
     def member(self, config: ConsumerConfig) -> GroupMember:
-        """Return a place in a group, not taken yet."""
+        """Return a member that has not joined its group yet."""
         assert config.group_id is not None
-        settings = MemberSettings(
-            config.client_id,
-            config.group_instance_id,
-            config.strategies,
-            config.session_timeout_ms,
-            config.heartbeat_interval_ms,
-            config.max_poll_interval_ms,
-        )
         directory = GroupDirectory(self._path, config.group_id)
-        return GroupMember(directory, self.offsets(), settings, self._count)
+        return GroupMember(directory, self.offsets(), config, self._count)
 
-    # --- looking
+    # --- inspection
 
     def names(self) -> list[str]:
-        """Return the groups that have, or had, members, or have committed something."""
+        """Return the groups that have or had members, or have committed offsets."""
         return sorted(known_groups(self._path) | self._committing())
 
     def _committing(self) -> set[str]:
         return self.offsets().groups() if self._count([TOPIC]) else set()
 
     def describe(self, group_id: str) -> GroupDescription:
-        """Tell who is in a group, and how far it is."""
+        """Describe the members, committed offsets and lag of a group."""
         return self._described(self._known(group_id))
 
     def describe_all(self) -> list[GroupDescription]:
-        """Tell that of every group."""
+        """Describe every group."""
         return [self._described(GroupDirectory(self._path, group_id)) for group_id in self.names()]
 
     def _described(self, directory: GroupDirectory) -> GroupDescription:
@@ -127,7 +119,7 @@ class Groups:
             names = sorted(
                 {*committed, *state.owners, *(one for some in state.target.values() for one in some)}
             )
-            # measured: finding the topic of each partition again takes 100 us a partition
+            # measured: looking the topic up again for each partition takes 100 us
             topics = {topic: self._partitions_of(topic) for topic in {name.topic for name in names}}
             partitions = [
                 _progress(
@@ -143,12 +135,12 @@ class Groups:
             )  # fmt: skip
 
     def _partitions_of(self, topic: str) -> Sequence[LogReader]:
-        """Return the partitions of a topic; what is committed may be about one that is not there."""
+        """Return the partitions of a topic, or none if it was deleted: its offsets may remain."""
         with suppress(InvalidTopicError, UnknownTopicError):
             return self._log.topic(topic).partitions
         return ()
 
-    # --- changing
+    # --- changes
 
     def reset(
         self,
@@ -161,47 +153,36 @@ class Groups:
         topics: Iterable[str | tuple[str, int]] | None = None,
         dry_run: bool = False,
     ) -> dict[TopicPartition, int]:
-        """Set what an empty group has committed, within what the log has; returns the new offsets."""
+        """Set the committed offsets of an empty group, clipped to the log; returns the new offsets."""
         ways = (to, offset, timestamp, shift_by)
         if sum(way is not None for way in ways) != 1 or to not in (None, "earliest", "latest"):
             raise ConfigError(
-                "to", to, "say 'earliest', 'latest', offset=, timestamp= or shift_by=; one of them"
+                "to", to, "pass exactly one of 'earliest', 'latest', offset=, timestamp= and shift_by="
             )
         directory = GroupDirectory(self._path, group_id) if topics is not None else self._known(group_id)
         with directory.lock:
             self._check_empty(directory)
             committed = self.offsets().committed(group_id)
             names = sorted(filter(self._is_there, committed)) if topics is None else self._named(topics)
-            before = {name: committed[name].offset if name in committed else None for name in names}
-            chosen = {
-                name: self._chosen(name, before[name], to, offset, timestamp, shift_by) for name in names
-            }
+            chosen: dict[TopicPartition, int] = {}
+            for name in names:
+                partition: LogReader = self._log.topic(name.topic).partition(name.partition)
+                low, high = partition.start_offset, partition.high_watermark
+                wanted = offset
+                if to is not None:
+                    wanted = low if to == "earliest" else high
+                elif timestamp is not None:
+                    wanted = partition.offset_for_timestamp(timestamp)
+                elif shift_by is not None:
+                    wanted = (committed[name].offset if name in committed else low) + shift_by
+                chosen[name] = high if wanted is None else min(max(wanted, low), high)
             if chosen and not dry_run:
                 stored = {name: OffsetAndMetadata(value) for name, value in chosen.items()}
                 self.offsets().commit(group_id, stored, sync=True)
         return chosen
 
-    def _chosen(
-        self,
-        name: TopicPartition,
-        committed: int | None,
-        to: Literal["earliest", "latest"] | None,
-        offset: int | None,
-        timestamp: int | None,
-        shift_by: int | None,
-    ) -> int:
-        partition = self._partition(name)
-        low, high = partition.start_offset, partition.high_watermark
-        if to is not None:
-            return low if to == "earliest" else high
-        if timestamp is not None:
-            offset = partition.offset_for_timestamp(timestamp)
-        elif shift_by is not None:
-            offset = (low if committed is None else committed) + shift_by
-        return high if offset is None else min(max(offset, low), high)
-
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note how far an empty group is: for who keeps track of its own progress, and shows it here."""
+        """Commit offsets for an empty group: for a reader that keeps its own progress and shows it here."""
         directory = GroupDirectory(self._path, group_id)
         with directory.lock:
             self._check_empty(directory)
@@ -209,7 +190,7 @@ class Groups:
             self.offsets().commit(group_id, stored)
 
     def delete(self, group_id: str) -> None:
-        """Forget an empty group and what it has committed."""
+        """Delete an empty group and its committed offsets."""
         directory = self._known(group_id)
         with directory.lock:
             self._check_empty(directory)
@@ -220,7 +201,7 @@ class Groups:
             directory.remove()
 
     def forget_topic(self, topic: str) -> None:
-        """Forget what groups have committed for a topic that is to be deleted."""
+        """Delete the offsets that groups have committed for a topic, before the topic is deleted."""
         for group_id in self._committing():
             gone = [name for name in self.offsets().committed(group_id) if name.topic == topic]
             if gone:
@@ -232,14 +213,14 @@ class Groups:
         return GroupDirectory(self._path, group_id)
 
     def _check_empty(self, directory: GroupDirectory) -> None:
-        """Refuse a group that has members; with its lock held, so that nobody joins meanwhile."""
+        """Raise GroupNotEmptyError if a group has members; with its lock held, so that nobody joins."""
         with directory.changing() as state:
             remove_expired(state, directory, self._count, time.monotonic_ns())
             if state.members:
                 raise GroupNotEmptyError(directory.group_id, len(state.members))
 
     def _named(self, topics: Iterable[str | tuple[str, int]]) -> list[TopicPartition]:
-        """Return the partitions that are meant by names of topics, or are named themselves."""
+        """Return all partitions of the given topics, and the partitions given by number."""
         found: list[TopicPartition] = []
         for one in [topics] if isinstance(topics, str) else topics:
             if isinstance(one, str):
@@ -251,14 +232,10 @@ class Groups:
         return found
 
     def _is_there(self, name: TopicPartition) -> bool:
-        """Say whether there is such a partition: what is committed may be about others, or about none."""
+        """Return whether a partition exists; offsets may be left of deleted ones."""
         with suppress(InvalidTopicError):
             return 0 <= name.partition < self._count([name.topic]).get(name.topic, 0)
         return False
-
-    def _partition(self, name: TopicPartition) -> LogReader:
-        found: LogReader = self._log.topic(name.topic).partition(name.partition)
-        return found
 
 
 def _progress(

@@ -1,7 +1,7 @@
-"""Who gets which partition in a consumer group. An assignor is chosen by name, so that members agree.
+"""Assignors: decide which member of a consumer group gets which partition. Members agree on one by name.
 
-Assignors are pure functions: the same members and partitions, in whatever order, give the same answer in
-every process.
+Assignors are pure functions: the same members and partitions, in any order, give the same assignment in every
+process.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from commitlog.record import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A member of a group, as an assignor sees it; `owned` is what it was assigned last."""
+    """A member of a group, as an assignor sees it; `owned` is its previous assignment."""
 
     member_id: str
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
 
 
-# Takes the members and how many partitions each topic has; every member is a key of what it returns.
+# Takes the members and the partition count of each topic; returns the partitions of every member.
 Assignor = Callable[[Sequence[Subscription], Mapping[str, int]], Mapping[str, Sequence[TopicPartition]]]
 
 
 def range_assignor(
     subscriptions: Sequence[Subscription], partitions: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Cut each topic into runs, one for each of its members; the first members get one more."""
+    """Assign each subscriber of a topic a run of its partitions; the first ones get one more."""
     assigned = _nothing(subscriptions)
     for topic, members in _members_by_topic(subscriptions, partitions).items():
         share, extra = divmod(partitions[topic], len(members))
@@ -47,7 +47,7 @@ def range_assignor(
 def round_robin_assignor(
     subscriptions: Sequence[Subscription], partitions: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Deal all partitions in a circle of members, passing over those not subscribed to the topic."""
+    """Deal the partitions to the members in turn, skipping those not subscribed to the topic."""
     assigned = _nothing(subscriptions)
     places = {member: place for place, member in enumerate(assigned)}
     turn = 0
@@ -64,14 +64,14 @@ def round_robin_assignor(
 def sticky_assignor(
     subscriptions: Sequence[Subscription], partitions: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Balance the members, then let them keep as much as possible of what they owned.
+    """Balance the members, and let them keep as many of their partitions as possible.
 
-    No partition could move to a member that has at least two fewer. If all members subscribe to the same
-    topics, their sizes differ by one at most and no balanced assignment keeps more. With different
-    subscriptions it may keep a little less than is possible. What is balanced already stays as it is.
+    In the result, no partition could move to a member that has at least two fewer. If all members subscribe
+    to the same topics, their sizes differ by at most one, and no balanced assignment moves less. With
+    different subscriptions it may move a little more than necessary. A balanced assignment stays as it is.
 
-    It takes P log P for P partitions, and as many rounds as balance needs over the subscriptions: one for
-    equal subscriptions, mostly a few for different ones. No more than members * P partitions are moved.
+    It takes P log P time for P partitions, and some rounds over the subscriptions: one if they are equal,
+    usually a few if they differ. At most members * P partitions are moved.
     """
     pools = _pools(subscriptions, partitions)
     assigned = _nothing(subscriptions)
@@ -81,8 +81,8 @@ def sticky_assignor(
             sizes[member] += count
     for pool in pools:
         _hand_out(pool, sizes)
-    # Ends: a move brings two sizes closer, which takes 2 or more off the sum of the differences of all
-    # pairs of sizes, and that sum starts below members * partitions.
+    # This ends: each move reduces the sum of the differences of all pairs of sizes by at least 2, and that
+    # sum starts below members * partitions.
     while sum(_even_out(pool, sizes) for pool in pools):
         pass
     for pool in pools:
@@ -91,14 +91,14 @@ def sticky_assignor(
 
 
 def _nothing(subscriptions: Sequence[Subscription]) -> dict[str, list[TopicPartition]]:
-    """Return an empty list for every member, in order of their ids."""
+    """Return an empty list for every member, ordered by member id."""
     return {member: [] for member in sorted(one.member_id for one in subscriptions)}
 
 
 def _members_by_topic(
     subscriptions: Sequence[Subscription], partitions: Mapping[str, int]
 ) -> dict[str, list[str]]:
-    """Return the topics to assign and who subscribes to them, both in order."""
+    """Return the topics to assign and their subscribers, both sorted."""
     members: dict[str, list[str]] = {}
     for one in sorted(subscriptions, key=lambda one: one.member_id):
         for topic in set(one.topics):
@@ -108,15 +108,15 @@ def _members_by_topic(
 
 
 # --- sticky --------------------------------------------------------------------------------------
-# Partitions with the same subscribers differ only in who owned them. So it is first decided how many of
-# them each member gets, and then which: its own, as far as the number allows.
+# Partitions with the same subscribers differ only in their previous owner. So we first decide how many of
+# them each member gets, and then which ones: its own, up to that number.
 
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
     """The partitions of all topics that have the same subscribers.
 
-    Counts say how many each member is to have; once all are handed out they add up to all of the pool.
+    `counts` is how many each member gets; once all are handed out, the counts add up to the whole pool.
     """
 
     owned: dict[str, list[TopicPartition]]
@@ -125,7 +125,7 @@ class _Pool:
 
 
 def _pools(subscriptions: Sequence[Subscription], partitions: Mapping[str, int]) -> list[_Pool]:
-    """Return the pools, those with the fewest subscribers first, as they leave the least choice."""
+    """Return the pools, those with the fewest subscribers first, because they leave the least choice."""
     topics: dict[tuple[str, ...], list[str]] = {}
     for topic, members in _members_by_topic(subscriptions, partitions).items():
         topics.setdefault(tuple(members), []).append(topic)
@@ -145,7 +145,7 @@ def _pools(subscriptions: Sequence[Subscription], partitions: Mapping[str, int])
 def _owners(
     subscriptions: Sequence[Subscription], partitions: Mapping[str, int]
 ) -> dict[TopicPartition, str]:
-    """Return who owned what, of the partitions that exist and that their owner still subscribes to."""
+    """Return the previous owner of each partition that exists and that its owner still subscribes to."""
     claims: dict[TopicPartition, list[str]] = {}
     for member in sorted(subscriptions, key=lambda member: member.member_id):
         topics = set(member.topics)
@@ -154,7 +154,7 @@ def _owners(
                 claims.setdefault(one, []).append(member.member_id)
     owners = {one: members[0] for one, members in claims.items() if len(members) == 1}
     sizes = Counter(owners.values())
-    # Claimed twice: a claim is as good as the other, so it goes where it is the least likely to be too much.
+    # Of two claims to a partition neither is better, so the member with fewer partitions gets it.
     for one in sorted(claims.keys() - owners.keys()):
         owners[one] = min(claims[one], key=sizes.__getitem__)
         sizes[owners[one]] += 1
@@ -162,7 +162,7 @@ def _owners(
 
 
 def _hand_out(pool: _Pool, sizes: dict[str, int]) -> None:
-    """Count each partition that nobody owned for the smallest member."""
+    """Count each partition without an owner for the member that has the fewest."""
     smallest = [(sizes[member], member) for member in pool.counts]
     heapq.heapify(smallest)
     for _ in pool.unowned:
@@ -173,14 +173,17 @@ def _hand_out(pool: _Pool, sizes: dict[str, int]) -> None:
 
 
 def _even_out(pool: _Pool, sizes: dict[str, int]) -> int:
-    """Move from the largest member to the smallest as long as they differ by two; return how often."""
+    """Move partitions from the largest member to the smallest until they differ by less than two.
+
+    Returns the number of moves.
+    """
     smallest = [(sizes[member], member) for member in pool.counts]
     largest = [(-sizes[member], member) for member, count in pool.counts.items() if count]
     heapq.heapify(smallest)
     heapq.heapify(largest)
     moves = 0
-    # Who has taken one is within one of the smallest, who has given one within one of the largest: nobody
-    # does both here. So it does not matter that each heap has old sizes of those who act in the other.
+    # A member that took one is within one of the smallest, a member that gave one within one of the largest:
+    # none does both. So it does not matter that each heap has stale sizes of members that act in the other.
     while largest and -largest[0][0] - smallest[0][0] >= 2:
         giver, taker = largest[0][1], smallest[0][1]
         pool.counts[giver] -= 1
@@ -197,7 +200,7 @@ def _even_out(pool: _Pool, sizes: dict[str, int]) -> int:
 
 
 def _deal(pool: _Pool, assigned: dict[str, list[TopicPartition]]) -> None:
-    """Give each member as many as were counted for it: its own, then of what is left, in a circle."""
+    """Give each member its count of partitions: its own first, then from the rest, in turn."""
     left = list(pool.unowned)
     waiting: deque[tuple[str, int]] = deque()
     for member, owned in pool.owned.items():
@@ -218,10 +221,10 @@ def _deal(pool: _Pool, assigned: dict[str, list[TopicPartition]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NamedAssignor:
-    """An assignor under its name.
+    """An assignor and its name.
 
-    If it is cooperative, members keep what they are assigned again while the group rebalances; what
-    changes owner is revoked in one round and given in the next.
+    If it is cooperative, members keep, during a rebalance, the partitions that they are assigned again; a
+    partition that moves is revoked in one round and assigned in the next.
     """
 
     name: str
@@ -233,7 +236,7 @@ _KNOWN: dict[str, NamedAssignor] = {}
 
 
 def register_assignor(name: str, assign: Assignor, *, cooperative: bool = False) -> None:
-    """Let groups use the assignor `name`; call it in every process that has members of them."""
+    """Register an assignor for groups to use; call this in every process that has members."""
     _KNOWN[name] = NamedAssignor(name, assign, cooperative)
 
 
@@ -246,16 +249,16 @@ register_assignor("cooperative-sticky", sticky_assignor, cooperative=True)
 def find_assignor(name: str) -> NamedAssignor:
     """Return the assignor registered under a name."""
     if name not in _KNOWN:
-        raise ConfigError("assignor", name, f"is not registered here; there are {', '.join(sorted(_KNOWN))}")
+        raise ConfigError("assignor", name, f"is not registered here; known: {', '.join(sorted(_KNOWN))}")
     return _KNOWN[name]
 
 
 def assign(
     name: str, subscriptions: Sequence[Subscription], partitions: Mapping[str, int]
 ) -> dict[str, tuple[TopicPartition, ...]]:
-    """Return the sorted partitions of every member, by the assignor of that name.
+    """Return the sorted partitions of every member, as assigned by the assignor with this name.
 
-    AssignmentError unless it gives each partition of the subscribed topics to one of their subscribers.
+    AssignmentError unless it gives every partition of the subscribed topics to exactly one subscriber.
     """
     found = find_assignor(name).assign(subscriptions, partitions)
     mistake = _mistake(found, subscriptions, partitions)
@@ -272,7 +275,7 @@ def _mistake(
     subscriptions: Sequence[Subscription],
     partitions: Mapping[str, int],
 ) -> str:
-    """Say what is wrong with an assignment; nothing if it is right."""
+    """Return what is wrong with an assignment, or an empty string."""
     if not isinstance(found, Mapping):
         return f"it returned {type(found).__name__}, not a mapping of members to partitions"
     topics = {one.member_id: set(one.topics) for one in subscriptions}
@@ -285,7 +288,7 @@ def _mistake(
             if not 0 <= number < partitions.get(topic, 0):
                 return f"{topic}-{number}, given to {member!r}, does not exist"
             if topic not in topics[member]:
-                return f"{topic}-{number} is given to {member!r}, who does not subscribe to {topic}"
+                return f"{topic}-{number} is given to {member!r}, which does not subscribe to {topic}"
             if one in owners:
                 return f"{topic}-{number} is given to {owners[one]!r} and to {member!r}"
             owners[one] = member

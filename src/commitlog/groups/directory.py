@@ -1,11 +1,10 @@
 """A group's files: its lock, its state and its heartbeats.
 
-groups/NAME.lock      held by a process that looks at the group or changes it
-groups/NAME.json      the state; replaced whole
+groups/NAME.lock      held by a process that reads or changes the group
+groups/NAME.json      the state; replaced as a whole
 groups/NAME.beats     heartbeats, mapped
 
-None of it need survive a power cut: members of another boot of the machine are dead. Committed offsets are
-kept elsewhere.
+None of this need survive a power cut: after a reboot all members are dead. Committed offsets are elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _LONGEST_NAME = 255 - len(_BEATS)
 
 
 class GroupDirectory:
-    """The state of one group, as all processes share it."""
+    """The state of one group, shared by all processes."""
 
     def __init__(self, log_path: str, group_id: str) -> None:
         self.group_id = group_id
@@ -38,10 +37,10 @@ class GroupDirectory:
         self.lock = ProcessLock(self._path + _LOCK)
         self.heartbeats = Heartbeats.open(self._path + _BEATS)
         self._boot = boot_id()
-        self._known: tuple[int, GroupState] | None = None  # the state, and the count of changes it is of
+        self._known: tuple[int, GroupState] | None = None  # the state, and the count of changes it had
 
     def look(self) -> GroupState:
-        """Return the state, which must not be changed; with `lock` held."""
+        """Return the state, for reading only; with `lock` held."""
         changes = self.heartbeats.changes
         if self._known is None or self._known[0] != changes:
             self._known = changes, self._load()
@@ -49,7 +48,7 @@ class GroupDirectory:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[GroupState]:
-        """Give the state and store it, with `lock` held all the time; on an exception nothing has changed."""
+        """Yield the state, then store it; with `lock` held throughout. An exception discards the changes."""
         state = self.look()
         self._known = None
         before, members = state.to_json(), list(state.members.values())
@@ -72,7 +71,7 @@ class GroupDirectory:
         except FileNotFoundError:
             return GroupState(self._boot)
         except ValueError:
-            # a power cut left half of it, or a bit rotted; members hear that they are none any more
+            # torn by a power cut, or rotten; the members learn that they are no longer members
             return GroupState(self._boot)
 
     def _store(self, raw: bytes) -> None:
@@ -81,21 +80,21 @@ class GroupDirectory:
         files.replace(self._path + _NEW, self._path + _STATE)
 
     def remove(self) -> None:
-        """Forget the group, with nobody in it and `lock` held. Its lock stays: somebody may wait for it."""
+        """Remove an empty group, with `lock` held. The lock file stays: a process may be waiting for it."""
         self._known = None
         self.heartbeats.count_change()
         files.remove(self._path + _STATE)
 
 
 def file_name(group_id: str) -> str:
-    """Return the name of a group's files; ConfigError if no file can be named so."""
+    """Return the name of a group's files; ConfigError if it is not a valid file name."""
     try:
         name = quote(group_id, safe="") if isinstance(group_id, str) else ""
     except UnicodeEncodeError:  # half of a surrogate pair
         name = ""
     if not 0 < len(name) <= _LONGEST_NAME:
         raise ConfigError(
-            "group_id", group_id, f"must be text of 1 to {_LONGEST_NAME} bytes, quoted as in a URL"
+            "group_id", group_id, f"must be text of 1 to {_LONGEST_NAME} bytes when quoted as in a URL"
         )
     return name
 

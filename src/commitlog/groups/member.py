@@ -1,7 +1,7 @@
-"""GroupMember: a consumer's place in its group. It joins, beats, releases, takes, commits and leaves.
+"""GroupMember: a consumer's membership in its group, from joining to leaving.
 
-What happens in the consumer's own thread (joining, releasing, taking, committing) and what happens behind its
-back (tick) meet in the group's lock.
+The consumer's own thread (join, release, take, commit) and its background thread (tick) synchronize on the
+group's lock.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from commitlog.config import ConsumerConfig
 from commitlog.errors import ConfigError
 from commitlog.groups.directory import GroupDirectory
 from commitlog.groups.heartbeats import SLOTS
@@ -25,27 +25,15 @@ _logger = logging.getLogger("commitlog.groups")
 _MS = 1_000_000  # nanoseconds
 _FAR_NS = 3600 * 1000 * _MS
 
-CountPartitions = Callable[[Iterable[str]], dict[str, int]]  # of the topics that there are
+CountPartitions = Callable[[Iterable[str]], dict[str, int]]  # of those of the topics that exist
 
 
 class GroupMetadata(NamedTuple):
-    """Who a consumer is in its group: what to keep beside results that are stored with their offsets."""
+    """The identity of a consumer in its group, for programs that store offsets with their results."""
 
     group_id: str
     generation: int
     member_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSettings:
-    """What a member wants of its group; see ConsumerConfig."""
-
-    client_id: str
-    instance_id: str | None
-    strategies: tuple[str, ...]
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    max_poll_interval_ms: int
 
 
 class GroupMember:
@@ -55,38 +43,38 @@ class GroupMember:
         self,
         directory: GroupDirectory,
         offsets: GroupOffsets,
-        settings: MemberSettings,
+        config: ConsumerConfig,
         count_partitions: CountPartitions,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.directory = directory
         self.offsets = offsets
-        self._settings = settings
+        self._config = config
         self.count_partitions = self._count = count_partitions
         self._clock = clock
         self._member: Member | None = None
-        self._seen = -1  # the count of changes when take() was called last
+        self._seen = -1  # the count of changes at the last take()
         self._ticked_ns = 0
         self._idle_since_ns: int | None = None
         self._lost: Member | None = None
 
-    # --- coming and going
+    # --- membership
 
     @property
     def joined(self) -> bool:
-        """Whether it has joined and not left."""
+        """Whether the member has joined and not left."""
         return self._member is not None
 
     @property
     def known(self) -> bool:
-        """Whether the group has it as a member still."""
+        """Whether the group still lists this member."""
         with self.directory.lock:
             state = self.directory.look()
             return not self.lost and self._member is not None and self._member.member_id in state.members
 
     @property
     def metadata(self) -> GroupMetadata:
-        """Who this is, and in which generation."""
+        """The identity of this member, and its generation."""
         member, group_id = self._member, self.directory.group_id
         if member is None:
             return GroupMetadata(group_id, -1, "")
@@ -96,7 +84,7 @@ class GroupMember:
             return GroupMetadata(group_id, known.generation, member.member_id)
 
     def join(self, topics: Iterable[str]) -> None:
-        """Become a member that reads these topics."""
+        """Join the group, to read these topics."""
         wanted = tuple(sorted(topics))
         with self.directory.lock:
             with self.directory.changing() as state:
@@ -107,95 +95,95 @@ class GroupMember:
             self._ticked_ns = self._clock()
             self.directory.heartbeats.occupy(member.slot, member.token, self._ticked_ns)
             self._member, self._seen = member, -1
-        self._tell("joined", member, state)
+        self._log("joined", member, state)
 
-    def _tell(self, what: str, member: Member, state: GroupState) -> None:
+    def _log(self, what: str, member: Member, state: GroupState) -> None:
         _logger.info(
             "%s %s group %s: generation %d has %d members",
             member.member_id, what, self.directory.group_id, state.generation, len(state.members),
         )  # fmt: skip
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics from now on, if this is a member still."""
+        """Change the topics to read, if this is still a member."""
         member, wanted = self._member, tuple(sorted(topics))
         with self.directory.lock, self.directory.changing() as state:
             if member is not None and member.member_id in state.members:
                 state.subscribe(member.member_id, wanted, self._count(state.topics.union(wanted)))
 
     def _new_member(self, state: GroupState, topics: tuple[str, ...]) -> Member:
-        settings = self._settings
-        before = state.instance(settings.instance_id)
+        config = self._config
+        before = state.instance(config.group_instance_id)
         taken = {member.slot for member in state.members.values() if member is not before}
         slot = next((slot for slot in range(SLOTS) if slot not in taken), None)
         if slot is None:
             raise ConfigError("group_id", self.directory.group_id, f"the group has {SLOTS} members already")
         return Member(
-            member_id=f"{settings.instance_id or settings.client_id or 'consumer'}-{secrets.token_hex(8)}",
-            client_id=settings.client_id,
-            instance_id=settings.instance_id,
+            member_id=f"{config.group_instance_id or config.client_id or 'consumer'}-{secrets.token_hex(8)}",
+            client_id=config.client_id,
+            instance_id=config.group_instance_id,
             process=f"{os.uname().nodename}:{os.getpid()}",
             topics=topics,
-            strategies=settings.strategies,
-            session_timeout_ms=settings.session_timeout_ms,
+            strategies=config.strategies,
+            session_timeout_ms=config.session_timeout_ms,
             slot=slot,
             token=secrets.randbits(62) + 1,
         )
 
     def leave(self) -> None:
-        """Leave the group, now. A static member that is to come back just stops: see stop()."""
+        """Leave the group now. A static member that will return calls stop() instead."""
         member = self._member
         if member is not None:
             with self.directory.lock, self.directory.changing() as state:
                 if member.member_id in state.members:
                     remove(state, self._count, [member])
-            self._tell("left", member, state)
+            self._log("left", member, state)
             self.stop()
 
     def stop(self) -> None:
-        """Give no sign of life any more."""
+        """Stop sending heartbeats."""
         self._member = None
 
     @property
     def lost(self) -> bool:
-        """Whether this is no member any more, against its will."""
-        # one that has joined again meanwhile is another member: what was noticed of the first does not matter
+        """Whether the group removed this member."""
+        # after joining again this is another member, and the loss of the first one does not count
         return self._lost is not None and self._lost is self._member
 
     # --- towards the target
 
     @property
     def must_look(self) -> bool:
-        """Whether something has changed in the group since take() was called."""
+        """Whether the group has changed since take() was called."""
         return self.lost or self.directory.heartbeats.changes != self._seen
 
     def to_release(self) -> tuple[TopicPartition, ...]:
-        """Return what is to be released; CommitFailedError if this is no member any more."""
+        """Return the partitions to release; CommitFailedError if this is no longer a member."""
         with self.directory.lock:
             state = self.directory.look()
             return state.to_release(self._known_in(state))
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let others take these partitions."""
+        """Release partitions, so that others may take them."""
         with self.directory.lock, self.directory.changing() as state:
             state.release(self._known_in(state), partitions)
 
     def take(self) -> set[TopicPartition]:
-        """Take what is free of the target, and return all that is owned now."""
+        """Take the free partitions in the target; returns all partitions owned now."""
         with self.directory.lock:
             with self.directory.changing() as state:
                 member_id = self._known_in(state)
                 state.take(member_id)
                 owned = set(state.owned(member_id))
-                going = state.to_release(member_id)  # by a generation that is newer than what was released
+                going = state.to_release(member_id)  # a newer generation may have started meanwhile
             self._seen = -1 if going else self.directory.heartbeats.changes
         return owned
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets of partitions that are owned; refused from who is not their owner any more."""
+        """Commit offsets; refused unless this member owns all these partitions."""
         with self.directory.lock:
             state = self.directory.look()
             state.check_commit(self.directory.group_id, self._member, offsets)
-            # nobody takes a partition while the lock is held: what is appended now is the owner's
+            # no partition changes hands while the lock is held, so the owner makes this append
             self.offsets.commit(self.directory.group_id, offsets)
 
     def _known_in(self, state: GroupState) -> str:
@@ -206,33 +194,33 @@ class GroupMember:
     # --- heartbeats, in the background
 
     def polling(self) -> None:
-        """Note that the consumer is at work in poll()."""
+        """Note that the consumer is inside poll()."""
         self._idle_since_ns = None
 
     def idle(self) -> None:
-        """Note that poll() has returned, and must be called again within max_poll_interval_ms."""
+        """Note that poll() has returned; it must be called again within max_poll_interval_ms."""
         self._idle_since_ns = self._clock()
 
     def beat(self) -> float:
-        """Give a sign of life; returns the seconds until the next one.
+        """Send a heartbeat; returns the seconds until the next one.
 
-        It takes no lock: a process that holds the group's, however long, silences nobody.
+        It takes no lock, so a process that holds the group's lock for long does not silence the others.
         """
         member, now = self._member, self._clock()
         if member is None or self.lost or self._is_left_alone(now):
-            pass  # its silence is what tells
+            pass  # its silence lets the others notice
         elif not self.directory.heartbeats.beat(member.slot, member.token, now):
             self._lost = member
-        return self._settings.heartbeat_interval_ms / 1000
+        return self._config.heartbeat_interval_ms / 1000
 
     def _is_left_alone(self, now: int) -> bool:
         idle = self._idle_since_ns
-        return idle is not None and now - idle > self._settings.max_poll_interval_ms * _MS
+        return idle is not None and now - idle > self._config.max_poll_interval_ms * _MS
 
     def tick(self) -> float:
-        """Beat, remove the members that are silent for too long; returns the seconds until the next time."""
-        member, settings, now = self._member, self._settings, self._clock()
-        interval = settings.heartbeat_interval_ms / 1000
+        """Send a heartbeat and remove silent members; returns the seconds until the next tick."""
+        member, now = self._member, self._clock()
+        interval = self._config.heartbeat_interval_ms / 1000
         if member is None or self.lost:
             return interval
         if self._is_left_alone(now):
@@ -241,8 +229,8 @@ class GroupMember:
         self.beat()
         if self.lost:
             return interval
-        # a machine that stood still has silenced everybody: let the others be heard first
-        most_ms = (settings.heartbeat_interval_ms + settings.session_timeout_ms) // 2
+        # after the whole machine was suspended everybody was silent: let the others send heartbeats first
+        most_ms = (self._config.heartbeat_interval_ms + self._config.session_timeout_ms) // 2
         stood_still = now - self._ticked_ns > most_ms * _MS
         self._ticked_ns = now
         if stood_still:
@@ -251,10 +239,10 @@ class GroupMember:
         return min(interval, self._next_expiry() + 0.001)
 
     def _give_up(self, member: Member) -> None:
-        """Make room for the others: this consumer does not poll. A static member falls silent instead."""
+        """Leave because the consumer does not poll. A static member falls silent instead."""
         _logger.warning(
-            "%s leaves group %s: it was not polled for max_poll_interval_ms = %d",
-            member.member_id, self.directory.group_id, self._settings.max_poll_interval_ms,
+            "%s leaves group %s: poll() was not called for max_poll_interval_ms = %d",
+            member.member_id, self.directory.group_id, self._config.max_poll_interval_ms,
         )  # fmt: skip
         with self.directory.lock, self.directory.changing() as state:
             if self._member is member:
@@ -273,7 +261,7 @@ class GroupMember:
                 if not self._remove_expired(state) and self._count(state.topics) != state.partitions:
                     state.rebalance(self._count(state.topics))
                     _logger.info(
-                        "group %s: generation %d, for its topics have other partitions",
+                        "group %s: generation %d, because the number of partitions changed",
                         self.directory.group_id, state.generation,
                     )  # fmt: skip
 
@@ -281,7 +269,7 @@ class GroupMember:
         return remove_expired(state, self.directory, self._count, self._clock())
 
     def _next_expiry(self) -> float:
-        """Return the seconds until the next other member would have been silent for too long."""
+        """Return the seconds until the first member would have been silent for too long."""
         now, beats = self._clock(), self.directory.heartbeats
         with self.directory.lock:
             state = self.directory.look()
@@ -292,9 +280,9 @@ class GroupMember:
 
 
 def expired(state: GroupState, directory: GroupDirectory, now_ns: int) -> list[Member]:
-    """Return the members that were not heard of for their session_timeout_ms.
+    """Return the members that have been silent for their session_timeout_ms.
 
-    A beat that is far ahead of the clock is damage: without this its member would never expire.
+    A heartbeat far ahead of the clock is damage, and counts as silence: its member would never expire.
     """
     beats = directory.heartbeats
     silences = [(one, now_ns - beats.last_beat(one.slot)) for one in state.members.values()]
@@ -304,7 +292,7 @@ def expired(state: GroupState, directory: GroupDirectory, now_ns: int) -> list[M
 def remove_expired(
     state: GroupState, directory: GroupDirectory, count_partitions: CountPartitions, now_ns: int
 ) -> bool:
-    """Remove the members that were silent for too long; returns whether there were any."""
+    """Remove the members that have been silent for too long; returns whether there were any."""
     silent = expired(state, directory, now_ns)
     for member in silent:
         _logger.warning(
@@ -317,7 +305,7 @@ def remove_expired(
 
 
 def remove(state: GroupState, count_partitions: CountPartitions, members: list[Member]) -> None:
-    """Remove members, and start a generation without them."""
+    """Remove members, and start a new generation without them."""
     gone = {member.member_id for member in members}
     stay = {topic for one in state.members.values() if one.member_id not in gone for topic in one.topics}
     state.remove(gone, count_partitions(stay))

@@ -1,7 +1,7 @@
 """Committed offsets: records of the compacted topic __consumer_offsets, and a table of the latest ones.
 
 The key is ["group", "topic", partition] as JSON, the value {"offset": ..., "metadata": "..."}; a tombstone
-forgets. Several processes append to it, whatever else they may write: a reader of a log commits, too.
+deletes the offset. Any process may append to this topic, even one that opened the log for reading.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ TOPIC_CONFIG: dict[str, Any] = {
     "segment_index_bytes": 1 << 20,
     "segment_ms": 24 * 60 * 60 * 1000,
 }
-_TRUST_SECONDS = 12 * 60 * 60  # half of delete_retention_ms: a tombstone is seen, or everything is read again
+_TRUST_SECONDS = 12 * 60 * 60  # half of delete_retention_ms: later, a tombstone may have been missed
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The offset of the next record to read, and a note that was committed with it."""
+    """The offset of the next record to read, and the note committed with it."""
 
     offset: int
     metadata: str = ""
@@ -46,18 +46,18 @@ class GroupOffsets:
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, sync: bool = False
     ) -> None:
-        """Remember offsets, all or none of them."""
+        """Store offsets, all or none of them."""
         keys = [_key(group_id, partition) for partition in offsets]
         values = [json.dumps(value._asdict()).encode() for value in offsets.values()]
         self._partition.append_many(values, keys=keys, sync=sync)
 
     def forget(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget offsets, all or none of them."""
+        """Delete offsets, all or none of them."""
         keys = [_key(group_id, partition) for partition in partitions]
         self._partition.append_many([None] * len(keys), keys=keys, sync=True)
 
     def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what a group has committed."""
+        """Return the committed offsets of a group."""
         with self._lock:
             self._catch_up()
             return dict(self._table.get(group_id, {}))
@@ -69,7 +69,7 @@ class GroupOffsets:
             return set(self._table)
 
     def _catch_up(self) -> None:
-        """Read what was committed since; a pass of compaction only removes what was overwritten."""
+        """Read the commits since the last call; compaction removes only what was overwritten."""
         now = time.monotonic()
         if now - self._looked_at > _TRUST_SECONDS:
             self._table, self._next_offset = {}, 0
@@ -95,7 +95,7 @@ class GroupOffsets:
 
 
 def _read(record: Record) -> tuple[str, TopicPartition, OffsetAndMetadata | None]:
-    """Return whose offset a record tells, of which partition; None if it forgets it."""
+    """Return the group, the partition and the offset in a record; the offset of a tombstone is None."""
     group_id, topic, number = json.loads(record.key or b"")
     committed = None
     if record.value is not None:

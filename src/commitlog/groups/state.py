@@ -1,11 +1,12 @@
-"""GroupState: who is in a consumer group, and who has which partition. A state machine: no files, no clock.
+"""GroupState: the members of a consumer group and their partitions. A state machine: no files, no clock.
 
-A process that changes the group holds its lock, takes the state from the group's file, calls one method, and
-puts it back. There is no coordinator that all must reach: each member does that work when its turn comes.
+A process that changes the group takes its lock, loads the state from the group's file, calls one method and
+stores the result. There is no coordinator: each member does this work when it needs to.
 
-A change of members makes a new generation, and a target: which partitions each member shall have. Members
-go towards it by themselves: they release what is not theirs any more, and take what is free. So a partition
-has never two owners, however slow one of them is, and nobody waits for all the others.
+A change of membership starts a new generation with a new target: the partitions that each member should own.
+Each member moves towards the target on its own: it releases partitions that are no longer in its target, and
+takes those that are free. So a partition never has two owners, however slow a member is, and no member waits
+for all the others.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from commitlog.topics.catalog import check_topic_name
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a group. `generation` is the newest whose target it has reached, -1 before the first."""
+    """A member of a group. `generation` is the latest one whose target it has reached, or -1."""
 
     member_id: str
     client_id: str
-    instance_id: str | None  # a static member's name: it keeps its partitions over a restart
-    process: str  # where it runs, for people to read
+    instance_id: str | None  # of a static member, which keeps its partitions over a restart
+    process: str  # host and process id, for people
     topics: tuple[str, ...]
     strategies: tuple[str, ...]
     session_timeout_ms: int
@@ -45,31 +46,31 @@ class Member:
     generation: int = -1
 
 
-_NEVER = 1 << 62  # no generation comes so far: the file is damaged
-_FIELDS = [field.name for field in fields(Member)]  # asdict() copies every value, and takes 20 times as long
+_NEVER = 1 << 62  # no group reaches this generation: the file is damaged
+_FIELDS = [field.name for field in fields(Member)]  # asdict() copies every value and takes 20 times as long
 
 
 class GroupState:
-    """The members of a group, their target and their partitions.
+    """The members of a group, their targets and their partitions.
 
-    Every partition of a subscribed topic is in the target of one member. A partition has one owner at most,
-    who is a member; only its owner reads it and commits its offset. A member of the newest generation owns
-    just its target.
+    Every partition of a subscribed topic is in the target of exactly one member. A partition has at most one
+    owner, which is a member; only the owner reads it and commits its offset. A member that has reached the
+    latest generation owns exactly its target.
     """
 
     def __init__(self, boot: str) -> None:
-        self.boot = boot  # of the machine: nobody is left of a group of another one
+        self.boot = boot  # id of the machine's boot: no member survives a reboot
         self.generation = 0
         self.strategy: str | None = None
-        self.members: dict[str, Member] = {}  # the oldest first
+        self.members: dict[str, Member] = {}  # oldest first
         self.target: dict[str, tuple[TopicPartition, ...]] = {}
         self.owners: dict[TopicPartition, str] = {}
-        self.partitions: dict[str, int] = {}  # how many each topic had when the target was made
+        self.partitions: dict[str, int] = {}  # count per topic when the target was computed
 
-    # --- members come and go
+    # --- membership
 
     def join(self, member: Member, partitions: Mapping[str, int]) -> None:
-        """Take in a member, or a static member that comes back; `partitions` counts those of every topic."""
+        """Add a member, or let a static member return; `partitions` has the count of each topic."""
         before = self.instance(member.instance_id)
         others = [one for one in self.members.values() if one is not before]
         if others and not _common(member.strategies, others):
@@ -83,7 +84,7 @@ class GroupState:
             self.rebalance(partitions)
 
     def _replace(self, before: Member, member: Member) -> None:
-        """Give a static member's place to the one that came back; the earlier member is fenced."""
+        """Hand a static member's place to its new incarnation; the old one is fenced."""
         old, new = before.member_id, member.member_id
         self.members = {
             new if one == old else one: member if one == old else about for one, about in self.members.items()
@@ -92,19 +93,19 @@ class GroupState:
         self.owners = {partition: new if owner == old else owner for partition, owner in self.owners.items()}
 
     def subscribe(self, member_id: str, topics: tuple[str, ...], partitions: Mapping[str, int]) -> None:
-        """Change what a member reads."""
+        """Change the topics that a member reads."""
         self.members[member_id] = replace(self.members[member_id], topics=topics)
         self.rebalance(partitions)
 
     def remove(self, member_ids: Iterable[str], partitions: Mapping[str, int]) -> None:
-        """Let members go; what they had is free."""
+        """Remove members and free their partitions."""
         for member_id in member_ids:
             del self.members[member_id]
         self.owners = {one: owner for one, owner in self.owners.items() if owner in self.members}
         self.rebalance(partitions)
 
     def rebalance(self, partitions: Mapping[str, int]) -> None:
-        """Start a generation: make a target for the members there are, and the partitions."""
+        """Start a new generation: assign the partitions to the current members."""
         self.generation += 1
         self.partitions = {topic: partitions[topic] for topic in sorted(self.topics) if topic in partitions}
         if not self.members:
@@ -118,49 +119,49 @@ class GroupState:
         self.target = assign(self.strategy, subscriptions, self.partitions)
 
     def _had(self, member_id: str) -> tuple[TopicPartition, ...]:
-        """Return what a member has, or was to have of what nobody has."""
+        """Return the partitions a member owns, and those in its target that nobody owns."""
         wanted = [one for one in self.target.get(member_id, ()) if one not in self.owners]
         return (*self.owned(member_id), *wanted)
 
     def instance(self, instance_id: str | None) -> Member | None:
-        """Return the static member of this name."""
+        """Return the static member with this instance id, if there is one."""
         named = (one for one in self.members.values() if one.instance_id == instance_id is not None)
         return next(named, None)
 
-    # --- partitions go from hand to hand
+    # --- ownership
 
     @property
     def cooperative(self) -> bool:
-        """Whether members keep, through a rebalance, what stays theirs."""
+        """Whether members keep their partitions through a rebalance unless these move."""
         return self.strategy is not None and find_assignor(self.strategy).cooperative
 
     @property
     def topics(self) -> set[str]:
-        """All topics that somebody reads."""
+        """All subscribed topics."""
         return {topic for member in self.members.values() for topic in member.topics}
 
     def owned(self, member_id: str) -> tuple[TopicPartition, ...]:
-        """Return the partitions of a member."""
+        """Return the partitions that a member owns."""
         return tuple(partition for partition, owner in self.owners.items() if owner == member_id)
 
     def to_release(self, member_id: str) -> tuple[TopicPartition, ...]:
-        """Return what a member has to give up: all of it at each new generation, unless it is cooperative."""
+        """Return what a member must release: everything at a new generation, less if it is cooperative."""
         owned, reached = self.owned(member_id), self.members[member_id].generation
         if reached == self.generation:
             return ()
-        # a static member that came back has not read its partitions yet: those that stay its own, it keeps
+        # a static member that has just returned has read nothing yet, so it may keep what is still its own
         if self.cooperative or reached == -1:
             return tuple(one for one in owned if one not in self.target[member_id])
         return owned
 
     def release(self, member_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Give up partitions; others may take them."""
+        """Release partitions, so that others may take them."""
         for partition in partitions:
             if self.owners.get(partition) == member_id:
                 del self.owners[partition]
 
     def take(self, member_id: str) -> None:
-        """Take what is free of a member's target; all or nothing, unless it is cooperative."""
+        """Take the free partitions in a member's target; all or nothing, unless it is cooperative."""
         target = self.target[member_id]
         held = [one for one in target if self.owners.get(one, member_id) != member_id]
         if held and not self.cooperative:
@@ -175,7 +176,7 @@ class GroupState:
         return all(member.generation == self.generation for member in self.members.values())
 
     def check_member(self, group_id: str, member_id: str, instance_id: str | None) -> None:
-        """Refuse who is not a member (any more)."""
+        """Raise FencedMemberError or CommitFailedError for a process that is no longer a member."""
         if member_id in self.members:
             return
         if self.instance(instance_id) is not None:
@@ -185,10 +186,10 @@ class GroupState:
     def check_commit(
         self, group_id: str, member: Member | None, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Refuse offsets from who does not own the partition; from outsiders, while there are members."""
+        """Refuse a commit by a member that is not the owner, or by a non-member while there are members."""
         if member is None:
             if self.members:
-                raise CommitFailedError(group_id, "the group has members, and only they commit")
+                raise CommitFailedError(group_id, "the group has members, and only they may commit")
             return
         self.check_member(group_id, member.member_id, member.instance_id)
         for partition in partitions:
@@ -201,7 +202,7 @@ class GroupState:
     # --- the file
 
     def to_json(self) -> bytes:
-        """Return the state as it stands in the group's file."""
+        """Return the contents of the group's file."""
         stored = {
             "boot": self.boot,
             "generation": self.generation,
@@ -215,10 +216,9 @@ class GroupState:
 
     @classmethod
     def from_json(cls, raw: bytes, boot: str) -> Self:
-        """Read the group's file; of another boot of the machine only the generation counts.
+        """Parse the group's file; if it is from an earlier boot, only the generation counts.
 
-        ValueError if the file is not what to_json() wrote: a file without a checksum is checked to the last
-        field, so that nothing in it can surprise those who use the state.
+        ValueError if to_json() cannot have written it. The file has no checksum, so every field is checked.
         """
         try:
             stored = json.loads(raw)
@@ -254,7 +254,7 @@ class GroupState:
 
 
 def _common(strategies: Iterable[str], others: Iterable[Member]) -> list[str]:
-    """Return those of a member's strategies that all the others know, too."""
+    """Return those of a member's strategies that all the others support too."""
     known = list(others)
     return [name for name in strategies if all(name in one.strategies for one in known)]
 

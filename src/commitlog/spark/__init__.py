@@ -1,4 +1,4 @@
-"""Spark reads and writes a log as the format "commitlog": batch and streaming, as Arrow, with no broker.
+"""Read and write a log from Spark, as the format "commitlog": batch and streaming, as Arrow, with no broker.
 
 from pyspark.sql import SparkSession
 
@@ -6,7 +6,7 @@ spark = SparkSession.builder.config(map=commitlog.spark.CONF).getOrCreate()
 frame = spark.read.format("commitlog").option("subscribe", "orders").load("/data/log")
 frame.write.format("commitlog").mode("append").option("topic", "copy").save("/data/log")  # exactly once
 
-Needs the extra `spark`. The format is found without register() where the package is installed.
+Needs the extra `spark`. Where the package is installed, Spark finds the format without register().
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from commitlog.spark.mapping import map_arrow
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Recommended for a session: Python workers talk to the JVM through Unix domain sockets (from Spark 4.1 on).
-# Measured: up to 40 % more rows a second, and half the time a task costs.
+# Recommended for a session: Python workers talk to the JVM through Unix domain sockets (Spark 4.1 and newer).
+# Measured: up to 40 % more rows per second, and half the cost of a task.
 CONF = {"spark.python.unix.domain.socket.enabled": "true"}
 
-# The same, and Arrow in the JVM checks no bounds and nulls at each access. Measured once: a third less of
-# the JVM's processor time for a read. But there is no exception any more where other code uses Arrow wrongly.
+# Also turns off Arrow's checks of bounds and nulls in the JVM. Measured once: a third less of the JVM's CPU
+# time for a read. But other code that misuses Arrow no longer gets an exception.
 _UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 FAST_CONF = CONF | {
     "spark.driver.extraJavaOptions": _UNCHECKED,
@@ -45,16 +45,16 @@ FAST_CONF = CONF | {
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format "commitlog" known to a session that does not find it by itself.
+    """Register the format "commitlog" with a session that does not find it by itself.
 
-    Workers run the interpreter that runs this, unless PYSPARK_PYTHON says otherwise.
+    Workers will run this interpreter, unless PYSPARK_PYTHON is set.
     """
     from pyspark_commitlog import DefaultSource
 
     if "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         context = getattr(spark, "sparkContext", None)
-        if context is not None:  # it has looked already
+        if context is not None:  # it has already read the variable
             context.pythonExec = sys.executable
     try:
         spark.dataSource.register(DefaultSource)

@@ -1,4 +1,4 @@
-"""How far a micro-batch goes: the caps of a trigger, split over partitions by how far each lags behind."""
+"""Decide how far a micro-batch reads: the caps of a trigger, split among partitions by their lag."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ OffsetAfterBytes = Callable[[TopicPartition, int, int], int]
 
 
 def shares(limit: int, lags: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Split a limit in proportion to lags. Who lags at all gets at least 1, so that nobody starves."""
+    """Split a limit in proportion to lags; every partition with a lag gets at least 1, so none starves."""
     left, total = limit, sum(lags.values())
     found: dict[TopicPartition, int] = {}
-    # the smallest first: what rounding takes from them goes to the largest
+    # smallest first, so that the largest gets what rounding leaves
     for name, lag in sorted(lags.items(), key=lambda item: (item[1], item[0])):
         if lag > 0:
             found[name] = min(max(left * lag // total, 1), lag)
@@ -26,7 +26,7 @@ def shares(limit: int, lags: Mapping[TopicPartition, int]) -> dict[TopicPartitio
 
 
 class Admission:
-    """Decides where the next micro-batch ends, between where the last one did and the end of the log."""
+    """Decides where the next micro-batch ends, between the end of the last one and the end of the log."""
 
     def __init__(self, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
@@ -34,7 +34,7 @@ class Admission:
         self._triggered_at = float("-inf")  # the first batch never waits, as with Kafka's connector
 
     def must_wait(self, start: Offsets, end: Offsets) -> bool:
-        """Say whether there is less than minOffsetsPerTrigger, and maxTriggerDelay is not over."""
+        """Return whether there is less than minOffsetsPerTrigger, and maxTriggerDelay has not passed."""
         least, now = self._options.min_offsets_per_trigger or 0, self._clock()
         over = now - self._triggered_at >= self._options.max_trigger_delay
         if not over and sum(_lags(start, end).values()) < least:
@@ -45,7 +45,7 @@ class Admission:
     def capped(
         self, start: Offsets, end: Offsets, bytes_between: BytesBetween, offset_after: OffsetAfterBytes
     ) -> Offsets:
-        """Return where to stop: at `end`, or before it for maxOffsetsPerTrigger and maxBytesPerTrigger."""
+        """Return where to stop: at `end`, or earlier for maxOffsetsPerTrigger or maxBytesPerTrigger."""
         found = dict(end)
         lags = _lags(start, end)
         records, size = self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger

@@ -1,6 +1,6 @@
-"""The log's batches as Arrow batches in exactly Spark's types, of a size that Spark likes.
+"""Convert the log's batches to Arrow batches in Spark's types, of a size that suits Spark.
 
-Keys, values and offsets are the log's own buffers; timestamps are widened to microseconds.
+Keys, values and offsets are the log's own buffers; timestamps are converted to microseconds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from commitlog.batches.format import LOG_APPEND_TIME
 from commitlog.record import TopicPartition
 from commitlog.spark.schema import Field
 
-# measured, rows to the JVM a second: 512 a batch 2.8 M, 4,096 3.5 M, 8,192 to 16,384 3.8 M, 65,536 3.2 M
+# measured, by rows per batch, rows per second to the JVM: 512: 2.8 M, 4,096: 3.5 M, 8,192 to 16,384: 3.8 M,
+# 65,536: 3.2 M
 SMALL_ROWS, TARGET_ROWS, MOST_ROWS = 4096, 8192, 16384
 MOST_BYTES = 8 << 20  # each batch is held in the JVM's direct memory
-_LAST_MS = (1 << 63) // 1000  # in the year 294247: Spark counts microseconds in 64 bits
+_LAST_MS = (1 << 63) // 1000  # in the year 294247: Spark stores microseconds in 64 bits
 _STORED = ("key", "value", "offset", "timestamp", "headers")
 _PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _TYPES = {
@@ -38,14 +39,14 @@ _TYPES = {
 
 @lru_cache(maxsize=64)
 def schema_of(fields: tuple[Field, ...]) -> pa.Schema:
-    """Return the Arrow schema of these columns, as Spark checks it."""
+    """Return the Arrow schema that Spark expects for these columns."""
     return pa.schema([pa.field(field.name, _TYPES[field.name], field.nullable) for field in fields])
 
 
 def spark_batches(
     batches: Iterable[RecordBatch], name: TopicPartition, fields: tuple[Field, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Iterate over a partition's batches as Spark wants them: small ones put together, large ones cut."""
+    """Iterate over a partition's batches for Spark: small ones are combined, large ones split."""
     schema = schema_of(fields)
     for group in grouped(batches):
         yield from sliced(_converted(group, name, schema))
@@ -64,18 +65,15 @@ def _converted(batches: list[RecordBatch], name: TopicPartition, schema: pa.Sche
         elif column == "timestampType":
             found[column] = _timestamp_types(batches, count)
         elif column == "timestamp":
-            found[column] = _times(batches, _numbers(found[column]))
+            found[column] = _times(batches, found[column])
         elif column == "headers":
             found[column] = _headers(found[column])
     return pa.RecordBatch.from_arrays([found[column] for column in names], schema=schema)
 
 
-def _numbers(column: pa.Array) -> Any:
-    return np.frombuffer(column.buffers()[1], np.int64, len(column), 8 * column.offset)
-
-
-def _times(batches: list[RecordBatch], milliseconds: Any) -> pa.Array:
-    """Return times in microseconds; one that Spark cannot hold is the last that it can."""
+def _times(batches: list[RecordBatch], stored: pa.Array) -> pa.Array:
+    """Return times in microseconds; one too large for Spark becomes the largest that it can hold."""
+    milliseconds = np.frombuffer(stored.buffers()[1], np.int64, len(stored), 8 * stored.offset)
     if max(batch.header.max_timestamp for batch in batches) > _LAST_MS:
         milliseconds = np.minimum(milliseconds, _LAST_MS)
     content = pa.py_buffer(milliseconds * 1000)
@@ -90,7 +88,7 @@ def _timestamp_types(batches: list[RecordBatch], count: int) -> pa.Array:
 
 
 def _headers(lists: pa.ListArray) -> pa.Array:
-    """Return headers as Kafka's connector has them: null for a record without."""
+    """Return headers as in Kafka's connector: null for a record without any."""
     pairs = lists.values
     if len(pairs) == 0:
         return pa.nulls(len(lists), _TYPES["headers"])
@@ -115,7 +113,7 @@ def _constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def grouped(batches: Iterable[RecordBatch]) -> Iterator[list[RecordBatch]]:
-    """Put small batches into lists of enough rows, large ones into lists of their own, in their order."""
+    """Group small batches into lists of enough rows, in order; a large batch gets its own list."""
     small: list[RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -137,7 +135,7 @@ def grouped(batches: Iterable[RecordBatch]) -> Iterator[list[RecordBatch]]:
 
 
 def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch that is too large into even slices, and those once more where large values are close."""
+    """Split a large batch into even slices, and split these again if large values are close together."""
     rows, size = batch.num_rows, batch.nbytes
     most = MOST_ROWS if size <= MOST_BYTES else max(min(MOST_ROWS, rows * MOST_BYTES // size), 1)
     if rows <= most:

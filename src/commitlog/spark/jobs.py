@@ -1,4 +1,4 @@
-"""Work over a whole log as one Spark job: verify, export, compact."""
+"""Verify, export or compact a whole log as one Spark job."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_PASSES = 10  # how often a pass is started again
-_SLOTS = 8  # how many tasks run at once where Spark does not tell, as in Spark Connect
+_PASSES = 10  # the most attempts at a pass
+_SLOTS = 8  # concurrent tasks, if Spark does not say, as in Spark Connect
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 
@@ -31,14 +31,15 @@ Done = TypeVar("Done")
 def verify(
     spark: SparkSession, path: str, topics: Sequence[str] | None = None
 ) -> dict[TopicPartition, VerifyReport]:
-    """Read every byte of a log and check it, a task for several segments; returns what each verify() would.
+    """Read and check every byte of a log, or of some topics; returns the report of each partition.
 
-    It takes no lock. Topics may be named; by default it is all of them.
+    A task checks several segments. No lock is taken.
     """
     place = log_path(path)
     names = _partitions(place, topics)
-    sizes = {name: _sizes(place, name) for name in names}
-    size = sum(one for segments in sizes.values() for _, one in segments)
+    segments = {name: find(open_files(place), name).segments for name in names}
+    sizes = {name: [(one.base_offset, one.size_bytes) for one in some] for name, some in segments.items()}
+    size = sum(one for some in sizes.values() for _, one in some)
     found = _verified(spark, place, divided(sizes, task_count(size, _slots(spark))))
     reports = {name: joined(found[name]) for name in names}
     again = [[Part(name)] for name, report in reports.items() if report is None]
@@ -47,11 +48,11 @@ def verify(
 
 
 def compact(spark: SparkSession, path: str, topic: str) -> dict[TopicPartition, CompactionReport]:
-    """Run a pass of compaction over the closed segments of a topic, a task for each partition.
+    """Compact the sealed segments of a topic, with one task per partition.
 
-    A pass is not divided any further: it must know all keys of what it cleans. Each task opens the log as
-    one of several writers, so that nobody may have it open alone: that is a LogLockedError. Such a log
-    compacts by itself what is due, too: a report may say that nothing was left to clean.
+    A pass cannot be divided further, because it must know all keys that it cleans. Each task opens the log in
+    shared mode: LogLockedError if a process has exclusive access. A shared log also compacts in the
+    background, so a report may say that nothing was left to clean.
     """
     place = log_path(path)
     config = open_files(place).topic(topic).config
@@ -64,9 +65,9 @@ def compact(spark: SparkSession, path: str, topic: str) -> dict[TopicPartition, 
 
 
 def export(spark: SparkSession, path: str, topics: str | Sequence[str], target: str) -> int:
-    """Write topics to Parquet, in folders topic=.../date=... of a new folder; returns the count of records.
+    """Write topics as Parquet to a new folder, in topic=.../date=...; returns the number of records.
 
-    The date is that of a record's timestamp, in the session's time zone.
+    The date is that of the record's timestamp in the session's time zone.
     """
     from pyspark.sql import Observation, functions
 
@@ -97,14 +98,10 @@ def _slots(spark: SparkSession) -> int:
     return _SLOTS if context is None else int(context.defaultParallelism)
 
 
-def _sizes(path: str, name: TopicPartition) -> list[tuple[int, int]]:
-    return [(segment.base_offset, segment.size_bytes) for segment in find(open_files(path), name).segments]
-
-
 def _verified(
     spark: SparkSession, path: str, groups: list[list[Part]]
 ) -> dict[TopicPartition, list[VerifiedPart]]:
-    """Check parts, a task for each group of them; returns those of each partition, in order."""
+    """Check parts, with one task per group; returns the results of each partition, in order."""
     log_id = open_files(path).log_id
 
     def check(group: list[Part]) -> list[VerifiedPart]:
@@ -119,7 +116,7 @@ def _verified(
 
 
 def _compact(path: str, log_id: str | None, name: TopicPartition) -> CompactionReport:
-    """Run a pass; again where another came first: other tasks have the log open, and it cleans itself."""
+    """Run a pass; retry if the background compaction of another task's log came first."""
     log_here(path, log_id)
     with CommitLog.open(path, "shared", None) as log:
         partition = log.topic(name.topic).partition(name.partition)
@@ -132,7 +129,7 @@ def _compact(path: str, log_id: str | None, name: TopicPartition) -> CompactionR
 
 
 def _run(spark: SparkSession, title: str, items: list[Item], work: Callable[[Item], Done]) -> list[Done]:
-    """Do some work for each item, in a task of its own; returns what came of each, in their order."""
+    """Call `work` for each item in its own task; returns the results in order."""
 
     def task(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -1,4 +1,4 @@
-"""map_arrow: a function over the log's Arrow batches, inside the executors."""
+"""map_arrow: apply a function to the log's Arrow batches inside the executors."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def map_arrow(
     columns: Sequence[str] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Return what `fn` makes of a log's records, as a DataFrame of this schema.
+    """Apply `fn` to a log's records; returns the results as a DataFrame of this schema.
 
-    `fn` is called once a task with an iterator of pyarrow batches and returns an iterable of such: as with
-    DataFrame.mapInArrow, but the records do not travel through the JVM first. They have the columns of the
-    format "commitlog", or those named. The options are those of a batch query; topics=None is all of them.
+    `fn` is called once per task with an iterator of pyarrow batches and returns an iterable of batches, as in
+    DataFrame.mapInArrow, but the records do not pass through the JVM first. They have the columns of the
+    format "commitlog", or `columns`. The options are those of a batch query; topics=None means all topics.
     """
     given = {name: str(value) for name, value in options.items()}
     if topics is not None:
@@ -44,7 +44,8 @@ def map_arrow(
     everything = full_schema(headers=parsed.include_headers or "headers" in (columns or ()))
     unknown = sorted(set(columns or ()) - set(everything.names))
     if unknown:
-        raise ConfigError("columns", unknown[0], f"no such column; there are {', '.join(everything.names)}")
+        known = ", ".join(everything.names)
+        raise ConfigError("columns", unknown[0], f"no such column; the columns are {known}")
     chosen = everything.names if columns is None else list(columns)
     fields = fields_of(type(everything)([everything[name] for name in chosen]))
     with contextlib.closing(open_readable(parsed.path)) as log:

@@ -1,6 +1,6 @@
-"""ReadOptions: the options of a query, checked on the driver before anything is read.
+"""ReadOptions: the options of a query that reads, checked on the driver before anything is read.
 
-Spark hands options over as text under names without case. Those of Kafka's connector keep their names.
+Spark passes options as text, with case-insensitive names. Options of Kafka's connector keep their names.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "maxTriggerDelay": parsing.seconds,
     "groupId": lambda name, text: text,
 }
-_ENDINGS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")  # the first one given counts
+_ENDINGS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")  # the first one given applies
 _STARTINGS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _FOR_STREAMS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "groupId")
 
-# What Kafka's connector takes and local files do not need. "kafka." stands for all settings of its clients.
+# Prefixes of options of Kafka's connector that have no meaning here, such as the settings of its clients.
 _NOT_NEEDED = (
     "kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix", "consumer.cache.", "producer.cache.",
     "partition.metadata.", "kerberos",
 )  # fmt: skip
-# What Spark adds to the options of a table; "option." stands before each of those that were given.
+# Prefixes of options that Spark adds to those of a table; it repeats each given one with "option." before it.
 _SPARKS_OWN = (
     "collation", "comment", "external", "is_managed_location", "location", "option.", "owner", "provider",
     "serialization.format",
@@ -59,7 +59,7 @@ _SPARKS_OWN = (
 
 
 def check_names(given: Mapping[str, str], known: Iterable[str]) -> None:
-    """Refuse an option that does not exist; ConfigError says which one may have been meant."""
+    """Raise ConfigError for an unknown option, with a suggestion."""
     names = {name.lower(): name for name in known}
     for name, value in given.items():
         if name.lower() in names or name.lower().startswith(_SPARKS_OWN):
@@ -68,30 +68,24 @@ def check_names(given: Mapping[str, str], known: Iterable[str]) -> None:
             _log.warning("option %s is Kafka's and has no effect here", name)
             continue
         close = difflib.get_close_matches(name.lower(), names, 1, 0.6)
-        meant = (
-            f"did you mean {names[close[0]]}?" if close else f"there are {', '.join(sorted(names.values()))}"
-        )
-        raise ConfigError(name, value, f"no such option; {meant}")
-
-
-_NO_PATH = (
-    'must be the log\'s directory, as in .load("/data/log"); '
-    "Spark loses the options of CREATE TABLE, those of CREATE TEMPORARY VIEW it keeps"
-)
+        known = ", ".join(sorted(names.values()))
+        hint = f"did you mean {names[close[0]]}?" if close else f"the options are {known}"
+        raise ConfigError(name, value, f"no such option; {hint}")
 
 
 def log_path(given: str | None) -> str:
-    """Return the log's directory; ConfigError if there is none."""
+    """Return the log's directory; ConfigError if the path is missing."""
     if not given:
-        raise ConfigError("path", given, _NO_PATH)
+        tables = "Spark loses the options of CREATE TABLE, but keeps those of CREATE TEMPORARY VIEW"
+        raise ConfigError("path", given, f'must be the log\'s directory, as in .load("/data/log"); {tables}')
     return given.removeprefix("file://").removeprefix("file:")
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a query starts or ends: an offset or a timestamp, everywhere or by partition.
+    """Where a query starts or ends: an offset or a timestamp, for all partitions or for each.
 
-    `option` is what said so, for errors.
+    `option` is the name of the option that set it, for errors.
     """
 
     option: str
@@ -100,7 +94,7 @@ class Bound:
 
     @property
     def mentions_latest(self) -> bool:
-        """Whether it depends on when it is looked up."""
+        """Whether the bound depends on when it is looked up."""
         if self.by_time:
             return False
         return self.where == LATEST if isinstance(self.where, int) else LATEST in self.where.values()
@@ -108,7 +102,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, from where to where, and in which portions. A bound of None is the query's default."""
+    """What to read, from where to where, and in what portions. A bound of None is the query's default."""
 
     path: str
     subscribe: tuple[str, ...] | None = None
@@ -129,7 +123,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str], more: Iterable[str] = ()) -> Self:
-        """Read and check options, which may also have the names in `more`."""
+        """Parse and check options; those named in `more` are allowed and ignored."""
         check_names(options, [*_READERS, *more])
         given = {name.lower(): text for name, text in options.items()}
         found = {
@@ -140,18 +134,19 @@ class ReadOptions:
         log_path(found.get("path"))
         chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in found]
         if len(chosen) > 1:
-            raise ConfigError(chosen[1], given[chosen[1].lower()], f"must not be given beside {chosen[0]}")
+            raise ConfigError(chosen[1], given[chosen[1].lower()], f"cannot be combined with {chosen[0]}")
         low, high = found.get("minOffsetsPerTrigger", 0), found.get("maxOffsetsPerTrigger")
         if high is not None and low > high:
             raise ConfigError("minOffsetsPerTrigger", low, f"must be at most maxOffsetsPerTrigger = {high}")
-        return cls(starting=_bound(_STARTINGS, found), ending=_bound(_ENDINGS, found), **_fields(found))
+        starting, ending = _bound(_STARTINGS, found), _bound(_ENDINGS, found)
+        return cls(starting=starting, ending=ending, **{_field(name): value for name, value in found.items()})
 
     def for_batch(self) -> Self:
-        """Check what only a batch query may have."""
+        """Check the options of a batch query; those for streams are ignored with a warning."""
         if self.ending is not None and not self.ending.by_time:
             where = self.ending.where
             if parsing.EARLIEST in ([where] if isinstance(where, int) else where.values()):
-                reason = "must not be earliest (-2): a query would end where it starts"
+                reason = "must not be earliest (-2): the query would end where it starts"
                 raise ConfigError(self.ending.option, "earliest", reason)
         for option in _FOR_STREAMS:
             if getattr(self, _field(option)) is not None:
@@ -159,30 +154,22 @@ class ReadOptions:
         return self
 
     def for_stream(self) -> Self:
-        """Check what only a streaming query may have."""
+        """Check the options of a streaming query."""
         if self.ending is not None:
-            raise ConfigError(
-                self.ending.option, "...", "must not be given for a streaming query: it has no end"
-            )
+            raise ConfigError(self.ending.option, "...", "is not allowed: a streaming query has no end")
         for option in ("maxBytesPerTrigger", "groupId"):
             if is_remote(self.path) and getattr(self, _field(option)) is not None:
-                reason = "must not be given for a log that is read through the network: it needs the files"
+                reason = "is not allowed for a log that is read over the network: it needs the files"
                 raise ConfigError(option, getattr(self, _field(option)), reason)
         return self
 
 
-def _bound(names: tuple[str, ...], found: Mapping[str, Any]) -> Bound | None:
-    for name in names:
-        if name in found:
-            return Bound(name, found[name], by_time="Timestamp" in name)
-    return None
-
-
-def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
-    bounds = (*_STARTINGS, *_ENDINGS)
-    return {_field(name): value for name, value in found.items() if name not in bounds}
+def _bound(names: tuple[str, ...], found: dict[str, Any]) -> Bound | None:
+    """Remove these options from `found`; returns the bound that the first one given sets."""
+    bounds = [Bound(name, found.pop(name), by_time="Timestamp" in name) for name in names if name in found]
+    return bounds[0] if bounds else None
 
 
 def _field(option: str) -> str:
-    """Return the field that keeps an option: maxTriggerDelay is max_trigger_delay."""
+    """Return the name of the field for an option: max_trigger_delay for maxTriggerDelay."""
     return re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), option)

@@ -1,4 +1,4 @@
-"""The values of options, which all come as text: each function returns one, or says what is allowed."""
+"""Parsers for the values of options, which are all text; ConfigError says what is allowed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from typing import Any
 from commitlog.errors import ConfigError
 from commitlog.record import TopicPartition
 
-EARLIEST, LATEST = -2, -1  # Kafka's numbers, in the place of an offset
-LOG_ID, TOPIC_ID = (
-    "@log_id",
-    "topic_id",
-)  # beside offsets: no topic has that name, and no partition that number
+EARLIEST, LATEST = -2, -1  # Kafka's numbers, in place of an offset
+LOG_ID, TOPIC_ID = "@log_id", "topic_id"  # keys beside offsets that no topic and no partition can have
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 _SECONDS = {
@@ -26,7 +23,7 @@ _SECONDS = {
 
 
 def boolean(name: str, text: str) -> bool:
-    """Read true or false."""
+    """Parse true or false."""
     found = {"true": True, "false": False}.get(text.strip().lower())
     if found is None:
         raise ConfigError(name, text, "must be true or false")
@@ -34,42 +31,42 @@ def boolean(name: str, text: str) -> bool:
 
 
 def positive(name: str, text: str) -> int:
-    """Read an integer, 1 or above."""
+    """Parse a positive integer."""
     try:
         number = int(text)
     except ValueError:
         number = 0
     if number < 1:
-        raise ConfigError(name, text, "must be an integer, 1 or above")
+        raise ConfigError(name, text, "must be a positive integer")
     return number
 
 
 def count(name: str, text: str) -> int:
-    """Read an integer, 0 or above."""
+    """Parse a non-negative integer."""
     if not text.strip().isdecimal():
-        raise ConfigError(name, text, "must be an integer, 0 or above")
+        raise ConfigError(name, text, "must be a non-negative integer")
     return int(text)
 
 
 def words(name: str, text: str) -> tuple[str, ...]:
-    """Read names with commas between them."""
+    """Parse names separated by commas."""
     found = [word.strip() for word in text.split(",")]
     if not all(found):
-        raise ConfigError(name, text, "must be names with commas between them")
+        raise ConfigError(name, text, "must be names separated by commas")
     return tuple(sorted(set(found)))
 
 
 def pattern(name: str, text: str) -> str:
-    """Read a regular expression."""
+    """Check a regular expression."""
     try:
         re.compile(text)
     except re.error as problem:
-        raise ConfigError(name, text, f"must be a regular expression, but {problem}") from None
+        raise ConfigError(name, text, f"is not a regular expression: {problem}") from None
     return text
 
 
 def one_of(*allowed: str) -> Callable[[str, str], str]:
-    """Make a reader of one of these words."""
+    """Return a parser that accepts one of these words."""
 
     def read(name: str, text: str) -> str:
         if text.strip().lower() not in allowed:
@@ -80,7 +77,7 @@ def one_of(*allowed: str) -> Callable[[str, str], str]:
 
 
 def seconds(name: str, text: str) -> float:
-    """Read a duration as Spark writes them, such as 500ms, 30s or 15m."""
+    """Parse a duration in Spark's notation, such as 500ms, 30s or 15m."""
     found = _DURATION.fullmatch(text.strip().lower())
     unit = _SECONDS.get(found[2]) or _SECONDS.get(found[2].removesuffix("s")) if found else None
     if found is None or unit is None:
@@ -89,7 +86,7 @@ def seconds(name: str, text: str) -> float:
 
 
 def milliseconds(name: str, given: str | int) -> int:
-    """Read a point in time: milliseconds since the epoch, or ISO 8601; without a zone it is UTC."""
+    """Parse a time: milliseconds since the epoch, or ISO 8601, in UTC unless it names a zone."""
     try:
         return int(given)
     except ValueError:
@@ -107,7 +104,7 @@ def milliseconds(name: str, given: str | int) -> int:
 
 
 def assigned(name: str, text: str) -> tuple[TopicPartition, ...]:
-    """Read {"topic": [0, 1]}."""
+    """Parse {"topic": [0, 1]}."""
     example = 'must be JSON such as {"orders": [0, 1]}'
     found: set[TopicPartition] = set()
     for topic, numbers in _object(name, text, example).items():
@@ -120,19 +117,19 @@ def assigned(name: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def offsets(name: str, text: str) -> int | dict[TopicPartition, int]:
-    """Read earliest, latest, or {"topic": {"0": 23, "1": -2}}."""
+    """Parse earliest, latest, or {"topic": {"0": 23, "1": -2}}."""
     word = _WORDS.get(text.strip().lower())
     if word is not None:
         return word
     example = 'must be earliest, latest, or JSON such as {"orders": {"0": 23, "1": -2}}'
     found = _by_partition(name, text, example, lambda value: value if isinstance(value, int) else None)
     if min(found.values(), default=0) < EARLIEST:
-        raise ConfigError(name, text, "an offset must be 0 or above, -1 for latest or -2 for earliest")
+        raise ConfigError(name, text, "an offset must be at least 0, -1 for latest or -2 for earliest")
     return found
 
 
 def timestamps(name: str, text: str) -> dict[TopicPartition, int]:
-    """Read {"topic": {"0": 1700000000000}}; the times may be ISO 8601, too."""
+    """Parse {"topic": {"0": 1700000000000}}; times may also be ISO 8601."""
     example = 'must be JSON such as {"orders": {"0": 1700000000000}}'
     return _by_partition(name, text, example, lambda value: milliseconds(name, value))
 
@@ -142,7 +139,7 @@ def _by_partition(
 ) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, values in _object(name, text, example).items():
-        if topic == LOG_ID:  # the offsets of a stream's progress may be given as they are
+        if topic == LOG_ID:  # so that offsets can be copied from a stream's progress
             continue
         if not isinstance(values, Mapping):
             raise ConfigError(name, text, example)

@@ -1,11 +1,11 @@
-"""Which offsets a query reads: bounds looked up in the log, ranges cut into pieces for tasks."""
+"""Planning: which offsets a query reads, and how they are divided among tasks."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from commitlog.errors import ConfigError, DataLossError, UnknownPartitionError, UnknownTopicError
@@ -18,11 +18,11 @@ from commitlog.spark.readable import ReadableLog
 _log = logging.getLogger("commitlog.spark")
 
 Offsets = dict[TopicPartition, int]
-_GROUPED_RECORDS = 8192  # a task takes about 30 ms, as long as this many records
+_GROUPED_RECORDS = 8192  # reading this many takes about as long as the overhead of a task, 30 ms
 
 
 class Range(NamedTuple):
-    """Offsets [start, end) of a partition, and the ids of the topic and of the log they are about."""
+    """Offsets [start, end) of a partition, with the ids of its topic and its log."""
 
     topic: str
     partition: int
@@ -39,17 +39,17 @@ def find(log: ReadableLog, name: TopicPartition) -> LogReader:
 
 
 def lost(options: ReadOptions, where: object, what: str) -> None:
-    """Say that records are missing: by an error, or a warning where failOnDataLoss is false."""
+    """Report missing records: raise DataLossError, or log a warning if failOnDataLoss is false."""
     if options.fail_on_data_loss:
         raise DataLossError(str(where), what)
-    _log.warning("%s: %s; going on with what is there", where, what)
+    _log.warning("%s: %s; continuing with the remaining records", where, what)
 
 
-# --- what is subscribed to -----------------------------------------------------------------------
+# --- subscription --------------------------------------------------------------------------------
 
 
 def subscribed(log: ReadableLog, options: ReadOptions, *, all_there: bool = True) -> list[TopicPartition]:
-    """Return the partitions that the options name, in order; with `all_there`, each of them must be there."""
+    """Return the partitions that the options name, in order; with `all_there`, each of them must exist."""
     known = log.topics()
     if options.assign is not None:
         topics = sorted({name.topic for name in options.assign})
@@ -86,57 +86,41 @@ def _partition_count(log: ReadableLog, topic: str, *, needed: bool) -> int:
 
 
 def starts(log: ReadableLog, options: ReadOptions, names: Sequence[TopicPartition], default: int) -> Offsets:
-    """Return where to start in each partition."""
+    """Return the start offset of each partition."""
     bound = options.starting or Bound("startingOffsets", default)
-
-    def first_as_late(partition: LogReader, timestamp: int) -> int:
-        offset = partition.offset_for_timestamp(timestamp)
-        if offset is None and options.starting_offsets_by_timestamp_strategy == "error":
-            reason = (
-                f"{partition.name} has no record as late as that; "
-                "startingOffsetsByTimestampStrategy = latest would start at its end"
-            )
-            raise ConfigError(bound.option, timestamp, reason)
-        return partition.high_watermark if offset is None else offset
-
-    return _resolved(log, bound, names, first_as_late)
+    return _resolved(log, bound, names, needed=options.starting_offsets_by_timestamp_strategy == "error")
 
 
 def ends(log: ReadableLog, options: ReadOptions, names: Sequence[TopicPartition]) -> Offsets:
-    """Return where to end in each partition."""
-
-    def first_as_late(partition: LogReader, timestamp: int) -> int:
-        offset = partition.offset_for_timestamp(timestamp)
-        return partition.high_watermark if offset is None else offset
-
-    return _resolved(log, options.ending or Bound("endingOffsets", LATEST), names, first_as_late)
+    """Return the end offset of each partition."""
+    return _resolved(log, options.ending or Bound("endingOffsets", LATEST), names, needed=False)
 
 
-def _resolved(
-    log: ReadableLog,
-    bound: Bound,
-    names: Sequence[TopicPartition],
-    first_as_late: Callable[[LogReader, int], int],
-) -> Offsets:
+def _resolved(log: ReadableLog, bound: Bound, names: Sequence[TopicPartition], *, needed: bool) -> Offsets:
+    """Look a bound up in the log; with `needed`, a record at or after a timestamp must exist."""
     chosen = _for_each(bound, names)
     found: Offsets = {}
     for name in names:
         partition, where = find(log, name), chosen[name]
-        if bound.by_time:
-            found[name] = first_as_late(partition, where)
-        else:
+        if not bound.by_time:
             known = {EARLIEST: partition.start_offset, LATEST: partition.high_watermark}
             found[name] = known.get(where, where)
+            continue
+        offset = partition.offset_for_timestamp(where)
+        if offset is None and needed:
+            hint = "startingOffsetsByTimestampStrategy = latest would start at its end"
+            raise ConfigError(bound.option, where, f"{partition.name} has no record as late as that; {hint}")
+        found[name] = partition.high_watermark if offset is None else offset
     return found
 
 
 def _for_each(bound: Bound, names: Sequence[TopicPartition]) -> Offsets:
-    """Return what a bound says for each partition; like Kafka's connector, it must be about all of them."""
+    """Return the bound of each partition; as in Kafka's connector, it must name all of them."""
     if isinstance(bound.where, int):
         return dict.fromkeys(names, bound.where)
-    wanted, told = set(names), set(bound.where)
-    if wanted != told:
-        missing, unknown = sorted(wanted - told), sorted(told - wanted)
+    wanted, given = set(names), set(bound.where)
+    if wanted != given:
+        missing, unknown = sorted(wanted - given), sorted(given - wanted)
         wrong = f"{_named(missing)} is missing" if missing else f"{_named(unknown)} is not subscribed to"
         raise ConfigError(
             bound.option, dump(bound.where), f"must name all partitions and no others, but {wrong}"
@@ -148,20 +132,20 @@ def _named(names: Sequence[TopicPartition]) -> str:
     return f"{names[0].topic}-{names[0].partition}"
 
 
-# --- offsets as Spark keeps them -----------------------------------------------------------------
+# --- offsets in Spark's checkpoint ---------------------------------------------------------------
 
-Stored = dict[str, Any]  # {"orders": {"0": 120, "1": 150}}, with ids that no topic and no partition can have
+Stored = dict[str, Any]  # {"orders": {"0": 120, "1": 150}}, and ids under names that no topic can have
 
 
 class Identity(NamedTuple):
-    """What offsets are about: a log, and of each topic the one of this id. None where that is not known."""
+    """The ids of the log and of the topics that offsets refer to; None if an id is not known."""
 
     log_id: str | None
     topic_ids: dict[str, str | None]
 
 
 def identity(log: ReadableLog, names: Iterable[TopicPartition]) -> Identity:
-    """Return the ids of a log, and of those of these topics that are there."""
+    """Return the ids of a log, and of the topics of these partitions that exist."""
     found = {}
     for topic in sorted({name.topic for name in names}):
         with contextlib.suppress(UnknownTopicError):
@@ -170,7 +154,7 @@ def identity(log: ReadableLog, names: Iterable[TopicPartition]) -> Identity:
 
 
 def dump(offsets: Mapping[TopicPartition, int], about: Identity | None = None) -> Stored:
-    """Return offsets as a checkpoint keeps them, in order: Spark compares them as text."""
+    """Return offsets as stored in a checkpoint, sorted, because Spark compares them as text."""
     found: Stored = {}
     for topic, number in sorted(offsets):
         found.setdefault(topic, {})[str(number)] = offsets[TopicPartition(topic, number)]
@@ -182,12 +166,12 @@ def dump(offsets: Mapping[TopicPartition, int], about: Identity | None = None) -
 
 
 def ids_of(stored: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the topic ids that dump() made into JSON."""
+    """Return the topic ids in the result of dump()."""
     return {topic: by_number.get(TOPIC_ID) for topic, by_number in stored.items() if topic != LOG_ID}
 
 
 def load(stored: Mapping[str, Any]) -> Offsets:
-    """Return the offsets that dump() made into JSON."""
+    """Return the offsets in the result of dump()."""
     return {
         TopicPartition(topic, int(number)): int(offset)
         for topic, by_number in stored.items()
@@ -198,15 +182,15 @@ def load(stored: Mapping[str, Any]) -> Offsets:
 
 
 def still_there(log: ReadableLog, options: ReadOptions, stored: Mapping[str, Any]) -> Offsets:
-    """Return stored offsets, but for those of another log and of topics that were deleted and made again.
+    """Return stored offsets, except those of another log or of a topic that was deleted and created again.
 
-    What they stood for is lost: by their number alone, other records would be taken for those.
+    These are reported as lost: the same offset would now mean another record.
     """
     offsets = load(stored)
     now = identity(log, offsets)
     known = stored.get(LOG_ID)
     if not _same(known, now.log_id):
-        lost(options, options.path, f"it is log {now.log_id}, and the query has read log {known}")
+        lost(options, options.path, f"it is log {now.log_id}, but the query has read log {known}")
         return {}
     for topic, topic_id in now.topic_ids.items():
         if not _same(stored[topic].get(TOPIC_ID), topic_id):
@@ -216,7 +200,7 @@ def still_there(log: ReadableLog, options: ReadOptions, stored: Mapping[str, Any
 
 
 def _same(known: str | None, found: str | None) -> bool:
-    """Compare ids; a log from before there were ids has none until a writer has opened it."""
+    """Compare ids; an old log has none until a writer has opened it."""
     return known is None or found is None or known == found
 
 
@@ -224,7 +208,7 @@ def _same(known: str | None, found: str | None) -> bool:
 
 
 def batch_ranges(log: ReadableLog, options: ReadOptions) -> list[Range]:
-    """Return what a batch query reads: fixed here, whatever is appended later."""
+    """Return the ranges that a batch query reads: fixed here, whatever is appended later."""
     names = subscribed(log, options)
     first, last = starts(log, options, names, EARLIEST), ends(log, options, names)
     about = identity(log, names)
@@ -237,16 +221,16 @@ def _range(name: TopicPartition, start: int, end: int, about: Identity) -> Range
 
 
 def stream_ranges(log: ReadableLog, options: ReadOptions, start: Offsets, end: Offsets) -> list[Range]:
-    """Return what a micro-batch reads. A partition that is new since `start` is read from its beginning."""
+    """Return the ranges of a micro-batch. A partition that is not in `start` is read from its beginning."""
     about = identity(log, end)
     wanted = [_range(name, start.get(name, 0), end[name], about) for name in sorted(end)]
-    # after a crash in the first batch Spark may ask for one that starts behind its end
+    # after a crash in the first batch Spark may ask for one that starts after its end
     found = [_within(log, options, one) for one in wanted if one.start < one.end]
     return [one for one in found if one.start < one.end]
 
 
 def _within(log: ReadableLog, options: ReadOptions, wanted: Range) -> Range:
-    """Cut a range to what the log has; what is missing from it is lost."""
+    """Clip a range to the log, and report missing records as lost."""
     try:
         partition = find(log, TopicPartition(wanted.topic, wanted.partition))
         low, high = partition.start_offset, partition.high_watermark
@@ -256,12 +240,12 @@ def _within(log: ReadableLog, options: ReadOptions, wanted: Range) -> Range:
     if wanted.start < low and wanted.start < wanted.end:
         lost(options, partition.name, f"offsets [{wanted.start}, {min(low, wanted.end)}) were removed")
     if max(wanted.start, wanted.end) > high:
-        lost(options, partition.name, f"offset {max(wanted.start, wanted.end)} is behind its end, {high}")
+        lost(options, partition.name, f"offset {max(wanted.start, wanted.end)} is after its end, {high}")
     return wanted._replace(start=min(max(wanted.start, low), high), end=min(wanted.end, high))
 
 
 def cut(log: ReadableLog, options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
-    """Cut ranges for maxRecordsPerPartition and minPartitions, where stored batches begin if possible."""
+    """Split ranges for maxRecordsPerPartition and minPartitions, if possible where stored batches begin."""
     most, least = options.max_records_per_partition, options.min_partitions
     if most is not None:
         ranges = [piece for one in ranges for piece in _pieces(log, one, most=most)]
@@ -269,16 +253,16 @@ def cut(log: ReadableLog, options: ReadOptions, ranges: Sequence[Range]) -> list
         return list(ranges)
     total = sum(one.end - one.start for one in ranges)
     found: list[Range] = []
-    for one in ranges:  # round up: at least this many pieces were asked for
+    for one in ranges:  # rounded up: at least this many pieces were requested
         found += _pieces(log, one, count=-(-(one.end - one.start) * least // total))
     return found
 
 
 def _pieces(log: ReadableLog, whole: Range, count: int = 1, most: int | None = None) -> Iterator[Range]:
-    """Cut a range into `count` even pieces, or into pieces of up to `most` offsets.
+    """Split a range into `count` even pieces, or into pieces of up to `most` offsets.
 
-    A cut moves back to the start of a stored batch, so that none is read twice, unless nothing would be
-    left before it.
+    A split moves back to the start of a stored batch, so that no batch is read twice, unless the piece would
+    be empty.
     """
     partition = find(log, TopicPartition(whole.topic, whole.partition))
     size, start, number = whole.end - whole.start, whole.start, 0
@@ -294,7 +278,7 @@ def _pieces(log: ReadableLog, whole: Range, count: int = 1, most: int | None = N
 
 
 def grouped(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
-    """Put small ranges together, so that a little data in many partitions does not cost many tasks."""
+    """Group small ranges, so that a little data in many partitions does not cost many tasks."""
     found: list[tuple[Range, ...]] = []
     group: list[Range] = []
     records = 0

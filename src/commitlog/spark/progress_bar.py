@@ -1,4 +1,4 @@
-"""A progress bar for a Spark job: on a terminal, with the package rich; silent otherwise."""
+"""A progress bar for a Spark job, if stderr is a terminal and the package rich is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JOB_GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interrupt
 
 @contextlib.contextmanager
 def bar(spark: SparkSession, title: str) -> Iterator[None]:
-    """Show how many tasks are done of the jobs that are started meanwhile, by this thread."""
+    """Show the completed tasks of the Spark jobs that this thread starts meanwhile."""
     context = getattr(spark, "sparkContext", None)
     if context is None or not sys.stderr.isatty():
         yield
@@ -55,7 +55,7 @@ def bar(spark: SparkSession, title: str) -> Iterator[None]:
 
 
 def _tasks(tracker: Any, group: str) -> tuple[int, int]:
-    """Return how many tasks of a group of jobs are done, and how many there are."""
+    """Return the number of completed tasks of a job group, and of all its tasks."""
     jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
     numbers = [number for job in jobs if job is not None for number in job.stageIds]
     stages = [stage for stage in map(tracker.getStageInfo, numbers) if stage is not None]

@@ -1,6 +1,6 @@
-"""Opening a log by the path of a query: its directory, or the addresses of nodes that have it.
+"""Open a log for reading by the path of a query: a directory, or the addresses of nodes.
 
-commitlog://host:port,host:port reads through the network. Secret and certificates are files on every host:
+commitlog://host:port,host:port reads over the network. Secret and certificates are files on every host:
 ?secret=FILE, or ?certificate=FILE&key=FILE&ca=FILE.
 """
 
@@ -23,11 +23,11 @@ _TIMEOUT_MS = 30_000
 
 
 class ReadableLog(Protocol):
-    """What reading asks of a log, whether its files are here or not."""
+    """The part of a log that reading needs, whether its files are here or on a node."""
 
     @property
     def log_id(self) -> str | None:
-        """What tells it from every other log."""
+        """The unique id of the log."""
 
     def topics(self) -> list[str]:
         """Return the names of the topics."""
@@ -36,11 +36,11 @@ class ReadableLog(Protocol):
         """Return a topic."""
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the log."""
 
 
 def is_remote(path: str) -> bool:
-    """Say whether a path names nodes rather than a directory."""
+    """Return whether a path names nodes rather than a directory."""
     return path.startswith(SCHEME)
 
 
@@ -50,17 +50,18 @@ def open_readable(path: str) -> ReadableLog:
 
 
 def _connected(path: str) -> RemoteLog:
-    from commitlog.replication.remote.remote_log import RemoteLog  # sockets are imported when they are wanted
+    from commitlog.replication.remote.remote_log import RemoteLog  # imports sockets only if needed
     from commitlog.replication.transports.tls import TlsConfig
 
     addresses, _, query = path.removeprefix(SCHEME).partition("?")
     given = dict(parse_qsl(query))
     unknown = sorted(set(given) - {"secret", *_TLS})
     if unknown:
-        raise ConfigError("path", path, f"has no parameter {unknown[0]}; there are secret, {', '.join(_TLS)}")
+        known = ", ".join(("secret", *_TLS))
+        raise ConfigError("path", path, f"unknown parameter {unknown[0]}; the parameters are {known}")
     missing = [name for name in _TLS if name not in given]
     if 0 < len(missing) < len(_TLS):
-        raise ConfigError("path", path, f"names certificates, but not {missing[0]}")
+        raise ConfigError("path", path, f"lacks the parameter {missing[0]}")
     return RemoteLog.open(
         addresses,
         tls=None if missing else TlsConfig(given["certificate"], given["key"], given["ca"]),

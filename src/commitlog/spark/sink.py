@@ -1,4 +1,4 @@
-"""Writing: tasks stage files; the driver publishes those of the attempts that count, together and once."""
+"""Writing: tasks stage files; the driver publishes those of the successful attempts, all at once and once."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from commitlog.spark.write_options import WriteOptions
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError:  # Spark 4.0 hands streams over row by row
+except ImportError:  # Spark 4.0 passes streams row by row
     DataSourceStreamArrowWriter = None
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_QUERY_ID = "sql.streaming.queryId"  # that of the checkpoint: the same after a restart
+_QUERY_ID = "sql.streaming.queryId"  # stored in the checkpoint: the same after a restart
 _ROWS = 10_000
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     staged: tuple[StagedFile, ...]
     query_id: str | None = None
 
 
 def publish(path: str, txn_id: str, epoch: int, messages: Sequence[Written | None]) -> None:
-    """Append what tasks have staged, in the order of tasks; nothing, if the epoch is published already."""
+    """Append what tasks have staged, in the order of tasks, unless the epoch is already published."""
     staged = [one for message in messages if message is not None for one in message.staged]
     with CommitLog.open(path, "shared", None) as log:
         log.publish(txn_id, epoch, staged)
 
 
 def check(schema: StructType, options: WriteOptions, overwrite: bool) -> str | None:
-    """Refuse a query for its columns, its topic or who holds the log, before it runs; returns the log_id."""
+    """Check columns, topic and lock before a query runs; returns the log_id."""
     if overwrite:
-        raise ConfigError("mode", "overwrite", "a log is only appended to; use append")
+        raise ConfigError("mode", "overwrite", "a log can only be appended to; use append")
     names = check_sink(schema, options.topic)
     log = open_files(options.path)
     if options.topic is not None:
@@ -57,12 +57,12 @@ def check(schema: StructType, options: WriteOptions, overwrite: bool) -> str | N
 
         if find_topic(log, options.topic).config.compacts and "key" not in names:
             raise ConfigError("topic", options.topic, "is compacted, so the frame must have a column key")
-    LogLock.take(options.path, shared=True).release()  # LogLockedError if somebody has it alone
+    LogLock.take(options.path, shared=True).release()  # LogLockedError if a process has exclusive access
     return log.log_id
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Writes a batch query: once for each txnVersion of a txnAppId, or once each time it runs."""
+    """Writes a batch query: once per txnVersion of a txnAppId, or, without these, each time it runs."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         self._options = WriteOptions.of(options).for_batch()
@@ -77,7 +77,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         from commitlog.spark.task import stage
 
         if self._is_published:
-            for _ in iterator:  # or Spark would write into a closed pipe
+            for _ in iterator:  # otherwise Spark would write into a closed pipe
                 pass
             return Written(())
         return Written(stage(self._options.path, self._log_id, self._options.topic, iterator))
@@ -87,14 +87,11 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         publish(self._options.path, self._txn_id, self._epoch, messages)
 
     def abort(self, messages: list[Written | None]) -> None:
-        """Leave everything: it may be published, if it was commit() that failed.
-
-        Staged files that nobody publishes are removed after a day.
-        """
+        """Leave all files: if commit() failed, they may be published. Unused ones are removed after a day."""
 
 
 class _StreamWriter:
-    """What both kinds of stream writers do."""
+    """The common part of both stream writers."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         self._options = WriteOptions.of(options).for_stream()
@@ -108,20 +105,20 @@ class _StreamWriter:
         return Written(stage(self._options.path, self._log_id, self._options.topic, batches), query_id)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
-        """Publish a micro-batch, on the driver; one that is replayed is published only once."""
+        """Publish a micro-batch, on the driver; a replayed one is published only once."""
         txn_id = self._options.txn_id
         for message in messages:
             txn_id = txn_id or (message and message.query_id)
         if txn_id is None:
-            raise ConfigError("txnId", None, "must be given: Spark does not tell the query's id here")
+            raise ConfigError("txnId", None, "must be given: Spark does not provide the query's id here")
         publish(self._options.path, txn_id, batchId, messages)
 
     def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
-        """Leave everything: it may be published, if it was commit() that failed."""
+        """Leave all files: if commit() failed, they may be published."""
 
 
 class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):  # type: ignore[misc]
-    """Writes a streaming query where Spark hands it over row by row."""
+    """Writes a streaming query on Spark 4.0, which passes single rows."""
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Stage the rows of a task, in a worker process."""

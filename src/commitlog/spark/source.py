@@ -1,4 +1,4 @@
-"""Batch queries: what Spark's format "commitlog" does to read, and the slices it hands to tasks."""
+"""BatchReader: plans a batch query, and reads the slices of its tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Slice(InputPartition):  # type: ignore[misc]
-    """What one task reads: a few ranges of offsets, fixed when the query was planned."""
+    """The ranges that one task reads, fixed when the query is planned."""
 
     def __init__(self, ranges: tuple[Range, ...]) -> None:
         super().__init__(ranges)
@@ -27,25 +27,25 @@ class Slice(InputPartition):  # type: ignore[misc]
 
 
 def slices(tasks: list[tuple[Range, ...]]) -> list[Slice]:
-    """Return tasks for Spark; one that reads nothing if there are none, or Spark makes one of its own."""
+    """Return the slices for Spark; at least an empty one, or Spark would make its own."""
     return [Slice(ranges) for ranges in tasks or [()]]
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """Return the columns that a query without a schema gets."""
+    """Return the columns of a query that names none."""
     return full_schema(headers=ReadOptions.of(options).include_headers)
 
 
 def plan(log: ReadableLog, options: ReadOptions) -> list[tuple[Range, ...]]:
-    """Return what each task of a batch query reads."""
+    """Return the ranges that each task of a batch query reads."""
     return [(one,) for one in cut(log, options, batch_ranges(log, options))]
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
     """Reads ranges that are fixed when Spark plans the query: a DataFrame is a snapshot.
 
-    There is no pushFilters() on purpose: Spark shares what was pushed down between all uses of a DataFrame,
-    and gives wrong results.
+    It has no pushFilters(), because Spark shares pushed filters between all uses of a DataFrame, with wrong
+    results.
     """
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
@@ -53,7 +53,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         self._fields = fields_of(schema)
 
     def partitions(self) -> list[Slice]:
-        """Return what each task reads."""
+        """Return the slices of the tasks."""
         return slices(plan(open_log(self._options.path), self._options))
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Streaming queries: offsets for Spark's checkpoint, caps for its triggers, lag for monitoring."""
+"""StreamReader: offsets for Spark's checkpoint, caps for its triggers, lag for monitoring."""
 
 from __future__ import annotations
 
@@ -11,25 +11,11 @@ from pyspark.sql.types import StructType
 
 from commitlog.errors import UnknownPartitionError, UnknownTopicError
 from commitlog.record import TopicPartition
+from commitlog.spark import planning
 from commitlog.spark.admission import Admission
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.parsing import LATEST
-from commitlog.spark.planning import (
-    Offsets,
-    Stored,
-    cut,
-    dump,
-    find,
-    grouped,
-    identity,
-    ids_of,
-    load,
-    lost,
-    starts,
-    still_there,
-    stream_ranges,
-    subscribed,
-)
+from commitlog.spark.planning import Offsets, Stored, lost
 from commitlog.spark.readable import is_remote
 from commitlog.spark.schema import fields_of
 from commitlog.spark.source import Slice, slices
@@ -42,7 +28,7 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # before 4.2 Spark leaves all of that to the source
+except ImportError:  # before Spark 4.2 the source does all of this itself
     ReadAllAvailable = ReadLimit = ReadMaxRows = type(None)
     SupportsTriggerAvailableNow = object
 
@@ -51,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Plans micro-batches in a process of the driver that lives as long as the query; tasks only read().
+    """Plans micro-batches in a process of the driver that lives as long as the query; tasks only call read().
 
-    Up to Spark 4.1 it is not told where the last batch ended: `_position` keeps that.
+    Up to Spark 4.1, Spark does not say where the last batch ended: `_position` keeps that.
     """
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
@@ -67,23 +53,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._noted: Offsets = {}
         self._topic_ids: dict[str, str | None] = {}
 
-    # --- where to start, and how far to go
+    # --- bounds
 
     def initialOffset(self) -> Stored:  # noqa: N802
-        """Return where a new query starts."""
+        """Return the offsets at which a new query starts."""
         if self._initial is None:
             log = open_log(self._options.path)
-            names = subscribed(log, self._options)
-            self._initial = starts(log, self._options, names, LATEST)
+            names = planning.subscribed(log, self._options)
+            self._initial = planning.starts(log, self._options, names, LATEST)
             self._position = self._position or self._initial
-            # an empty first batch writes into the checkpoint what "latest" was, before a crash can move it
+            # an empty first batch stores in the checkpoint what "latest" was, before a crash can change it
             self._pinned = not self._may_start_at_the_end
         return self._dumped(self._initial)
 
     def _dumped(self, offsets: Offsets) -> Stored:
-        about = identity(open_log(self._options.path), offsets)
-        self._topic_ids |= about.topic_ids  # of those that cannot be seen now, it is what it was
-        return dump(offsets, about._replace(topic_ids=self._topic_ids))
+        about = planning.identity(open_log(self._options.path), offsets)
+        self._topic_ids |= about.topic_ids  # keeps the ids of topics that cannot be seen now
+        return planning.dump(offsets, about._replace(topic_ids=self._topic_ids))
 
     @property
     def _may_start_at_the_end(self) -> bool:
@@ -91,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return starting is None or starting.mentions_latest or (starting.by_time and strategy == "latest")
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return what makes Spark pass on that there is a cap; what the cap is, the options say."""
+        """Return a limit if there is a cap, so that Spark passes one on; the options have the cap itself."""
         options = self._options
         caps = (
             options.max_offsets_per_trigger,
@@ -101,18 +87,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return ReadAllAvailable() if caps == (None, None, None) else ReadMaxRows(caps[0] or 1 << 62)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix what Trigger.AvailableNow reads."""
+        """Fix the end offsets for Trigger.AvailableNow."""
         self._target = {name: end for name, (_, end) in self._bounds().items()}
 
     def latestOffset(self, start: Stored | None = None, limit: Any = None) -> Stored:  # noqa: N802
-        """Return where the next micro-batch ends."""
+        """Return the end offsets of the next micro-batch."""
         if start is None and not self._position:
-            self.initialOffset()  # up to Spark 4.1 a new query asks how far to go before it asks from where
+            self.initialOffset()  # up to Spark 4.1 a new query asks for the end before the start
         before = self._position
         if start is not None:
-            self._topic_ids = {**ids_of(start), **self._topic_ids}
-            before = still_there(open_log(self._options.path), self._options, start)
-            self._note_progress(before)  # Spark is done with the batch that ended there
+            self._topic_ids = {**planning.ids_of(start), **self._topic_ids}
+            before = planning.still_there(open_log(self._options.path), self._options, start)
+            self._note_progress(before)  # Spark has finished the batch that ended there
         if not self._pinned:
             self._pinned = True
             if before == self._initial:
@@ -120,18 +106,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         bounds = self._bounds()
         end = self._available(before, {name: high for name, (_, high) in bounds.items()})
         unseen = self._unseen(before, bounds)
-        if limit is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once knows no caps
+        if limit is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once ignores caps
             return self._dumped(end | unseen)
-        # what was trimmed counts for no cap
+        # trimmed offsets do not count towards a cap
         first = {name: max(before.get(name, 0), bounds[name][0]) for name in end}
         if self._target is None and self._admission.must_wait(first, end):
             return self._dumped(before)
         return self._dumped(self._capped(first, end) | unseen)
 
     def _unseen(self, before: Offsets, seen: Mapping[TopicPartition, object]) -> Offsets:
-        """Return the offsets of partitions that a cluster does not show now; it may again.
+        """Return the offsets of partitions that a cluster does not show now, but may show again.
 
-        Without them, all of such a partition would be read again then.
+        Without their offsets, such a partition would then be read from its beginning.
         """
         if not is_remote(self._options.path):
             return {}
@@ -142,31 +128,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._admission.capped(
             first,
             end,
-            lambda name, start, stop: find(log, name).bytes_between(start, stop),
-            lambda name, start, most: find(log, name).offset_after_bytes(start, most),
+            lambda name, start, stop: planning.find(log, name).bytes_between(start, stop),
+            lambda name, start, most: planning.find(log, name).offset_after_bytes(start, most),
         )
 
     def reportLatestOffset(self) -> Stored:  # noqa: N802
-        """Return the end of the log: what Spark shows beside the query's progress."""
+        """Return the end of the log, which Spark shows beside the query's progress."""
         return self._dumped({name: end for name, (_, end) in self._bounds().items()})
 
     def _bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return where each partition starts and ends that is there by now."""
+        """Return the start and the end of each subscribed partition that exists."""
         log = open_log(self._options.path)
         found = {}
-        for name in subscribed(log, self._options, all_there=False):
-            with contextlib.suppress(UnknownTopicError, UnknownPartitionError):  # deleted just now
-                partition = find(log, name)
+        for name in planning.subscribed(log, self._options, all_there=False):
+            with contextlib.suppress(UnknownTopicError, UnknownPartitionError):  # just deleted
+                partition = planning.find(log, name)
                 found[name] = partition.start_offset, partition.high_watermark
         return found
 
     def _available(self, before: Offsets, end: Offsets) -> Offsets:
-        """Return how far there is something to read: to the end, or to what AvailableNow began with."""
+        """Return how far to read: to the end, or with AvailableNow to the end as of its start."""
         for name, offset in before.items():
             if name not in end:
                 lost(self._options, f"{name.topic}-{name.partition}", "it was deleted")
             elif end[name] < offset:
-                what = f"its end went back from {offset} to {end[name]}"
+                what = f"its end moved back from {offset} to {end[name]}"
                 lost(self._options, f"{name.topic}-{name.partition}", what)
         if self._target is None:
             return end
@@ -180,13 +166,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     # --- a micro-batch
 
     def partitions(self, start: Stored, end: Stored) -> list[Slice]:
-        """Return what each task of a micro-batch reads."""
+        """Return the ranges that each task of a micro-batch reads."""
         log = open_log(self._options.path)
-        begin, self._position = (still_there(log, self._options, one) for one in (start, end))
-        ranges = cut(log, self._options, stream_ranges(log, self._options, begin, self._position))
+        begin, self._position = (planning.still_there(log, self._options, one) for one in (start, end))
+        wanted = planning.stream_ranges(log, self._options, begin, self._position)
+        ranges = planning.cut(log, self._options, wanted)
         if self._options.min_partitions or self._options.max_records_per_partition:
             return slices([(one,) for one in ranges])
-        return slices(grouped(ranges))
+        return slices(planning.grouped(ranges))
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
         """Read a slice, in a worker process."""
@@ -195,11 +182,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     # --- progress
 
     def commit(self, end: Stored) -> None:
-        """Take note that Spark is done with everything before `end`."""
-        self._note_progress(load(end))
+        """Note that Spark has finished everything before `end`."""
+        self._note_progress(planning.load(end))
 
     def _note_progress(self, done: Offsets) -> None:
-        """Show how far the query is as a consumer group; Spark itself goes by its checkpoint."""
+        """Commit the progress for `groupId`, for monitoring; Spark itself relies on its checkpoint."""
         group_id = self._options.group_id
         moved = {name: offset for name, offset in done.items() if self._noted.get(name) != offset}
         if group_id is not None and moved:

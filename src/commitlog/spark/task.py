@@ -1,4 +1,4 @@
-"""TaskWriter: the rows of one task that writes, each partition's in staged files of its own."""
+"""TaskWriter: stages the rows of one writing task, in separate files for each partition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STORED = ("value", "key", "headers", "timestamp")
 
 
 def find_topic(log: CommitLog, name: str) -> Topic:
-    """Return the topic to write to; ConfigError tells how to create it."""
+    """Return the topic to write to; ConfigError, with how to create it, if it does not exist."""
     try:
         return log.topic(name)
     except UnknownTopicError:
@@ -36,7 +36,7 @@ def find_topic(log: CommitLog, name: str) -> Topic:
 def stage(
     path: str, log_id: str | None, topic: str | None, batches: Iterable[pa.RecordBatch]
 ) -> tuple[StagedFile, ...]:
-    """Stage the rows of a task; returns the files, in the order in which partitions were first met."""
+    """Stage the rows of a task; returns the files, in the order in which partitions first occur."""
     settle_down()
     writer = TaskWriter(log_here(path, log_id), topic)
     try:
@@ -60,7 +60,7 @@ class TaskWriter:
         self._rows = 0
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Take rows as Spark hands them over, by the names of their columns."""
+        """Stage a batch of rows in Spark's columns, identified by name."""
         columns = {
             name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)
         }
@@ -81,14 +81,15 @@ class TaskWriter:
             row = first_row + (0 if keys is None else pc.index(keys.is_null(), True).as_py())
             raise InvalidRecordError(row, f"topic {name!r} is compacted, so every record needs a key")
         stored = {column: columns[column] for column in _STORED if column in columns}
-        if "timestamp" in stored and stored["timestamp"].null_count:
-            stored["timestamp"] = _filled(stored["timestamp"])
+        times = stored.get("timestamp")
+        if times is not None and times.null_count:
+            stored["timestamp"] = times.fill_null(pa.scalar(datetime.now(UTC), times.type))
         numbers = _numbers(topic, columns, len(stored["value"]))
         for number, share in _shares(pa.RecordBatch.from_pydict(stored), numbers):
             self._file(name, number, share).append(share)
 
     def _file(self, topic: str, number: int, share: pa.RecordBatch) -> StagingWriter:
-        """Return the file for a share: another one where it would outgrow a segment."""
+        """Return the file for a share: a new one if it would outgrow a segment."""
         found = self._files.get((topic, number))
         if found is not None and not found.has_room(share):
             self._full.append(found.finish())
@@ -98,7 +99,7 @@ class TaskWriter:
         return found
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Make the files durable, and return them, those of a partition in the order of its rows."""
+        """Make the files durable and return them; those of a partition are in row order."""
         for one in self._files.values():
             self._full.append(one.finish())
         finished, self._full = tuple(self._full), []
@@ -112,7 +113,7 @@ class TaskWriter:
 
 
 def _by_topic(column: pa.Array, first_row: int) -> Iterator[tuple[str, pa.Array | None]]:
-    """Divide rows by topic: which ones (None for all of them) go to which."""
+    """Iterate over the topics, and the rows (None for all) that go to each."""
     if column.null_count:
         row = first_row + pc.index(column.is_null(), True).as_py()
         raise InvalidRecordError(row, "topic must not be null")
@@ -121,13 +122,8 @@ def _by_topic(column: pa.Array, first_row: int) -> Iterator[tuple[str, pa.Array 
         yield topic, None if len(topics) == 1 else pc.indices_nonzero(pc.equal(column, topic))
 
 
-def _filled(column: pa.Array) -> pa.Array:
-    """Let records without a timestamp have the time of writing."""
-    return column.fill_null(pa.scalar(datetime.now(UTC), column.type))
-
-
 def _numbers(topic: Topic, columns: dict[str, pa.Array], count: int) -> NDArray[Any]:
-    """Return the partition of each row: the one it names, or its key's."""
+    """Return the partition of each row: the one it names, or that of its key."""
     named, keys = columns.get("partition"), columns.get("key")
     if named is not None and named.null_count == 0:
         return np.asarray(named.to_numpy(), np.int64)
@@ -142,11 +138,11 @@ def _numbers(topic: Topic, columns: dict[str, pa.Array], count: int) -> NDArray[
 
 
 def _shares(data: pa.RecordBatch, numbers: NDArray[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Divide rows by partition, keeping their order: sorted once, then sliced."""
+    """Divide rows by partition, keeping their order: sort once, then slice."""
     if bool((numbers == numbers[0]).all()):
         yield int(numbers[0]), data
         return
-    # measured: a stable sort of 16-bit numbers takes a third of one of 64-bit numbers
+    # measured: a stable sort of 16-bit numbers takes a third of the time of one of 64-bit numbers
     small = int(numbers.min()) >= 0 and int(numbers.max()) < 1 << 16
     order = np.argsort(numbers.astype(np.uint16) if small else numbers, kind="stable")
     ordered, rows = numbers[order], data.take(pa.array(order))

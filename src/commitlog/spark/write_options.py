@@ -11,16 +11,12 @@ from commitlog.spark.options import check_names, log_path
 from commitlog.spark.parsing import count
 
 NAMES = ("path", "topic", "txnId", "txnAppId", "txnVersion")
-_SPARKS_OWN = (
-    "checkpointLocation",
-    "queryName",
-    "includeHeaders",
-)  # headers are written if there is a column
+_IGNORED = ("checkpointLocation", "queryName", "includeHeaders")  # headers are written if there is a column
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where to write, and under which name it counts as written."""
+    """Where to write, and the transaction that marks it as written."""
 
     path: str
     topic: str | None = None
@@ -30,8 +26,8 @@ class WriteOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """Read and check options."""
-        check_names(options, [*NAMES, *_SPARKS_OWN])
+        """Parse and check options."""
+        check_names(options, [*NAMES, *_IGNORED])
         given = {name.lower(): str(text) for name, text in options.items()}
         for name in NAMES[1:]:
             if given.get(name.lower()) == "":
@@ -46,9 +42,9 @@ class WriteOptions:
         )
 
     def for_batch(self) -> Self:
-        """Check what only a batch query may have."""
+        """Check the options of a batch query."""
         if self.txn_id is not None:
-            raise ConfigError("txnId", self.txn_id, "is for streaming queries; give txnAppId and txnVersion")
+            raise ConfigError("txnId", self.txn_id, "is for streaming queries; use txnAppId and txnVersion")
         if (self.txn_app_id is None) != (self.txn_version is None):
             given = self.txn_version if self.txn_app_id is None else self.txn_app_id
             name = "txnVersion" if self.txn_app_id is None else "txnAppId"
@@ -56,10 +52,10 @@ class WriteOptions:
         return self
 
     def for_stream(self) -> Self:
-        """Check what only a streaming query may have."""
+        """Check the options of a streaming query."""
         if self.txn_app_id is not None or self.txn_version is not None:
             name = "txnAppId" if self.txn_app_id is not None else "txnVersion"
             given = self.txn_app_id or self.txn_version
-            reason = "is for batch queries; a stream counts its own batches, as txnId or by its checkpoint"
+            reason = "is for batch queries; a stream numbers its batches itself, under txnId or its query id"
             raise ConfigError(name, given, reason)
         return self

@@ -23,7 +23,8 @@ def make_app(ui: Ui, closing: Callable[[], bool]) -> Starlette:
     """Return the application; `closing` says when live tails have to end."""
     handlers: dict[Any, Any] = dict.fromkeys((BadRequestError, CommitLogError, OSError), answer_error)
     handlers[HTTPException] = answer_refusal
-    app = Starlette(routes=[*_read_routes(), *_change_routes(), _static()], exception_handlers=handlers)
+    static = Mount("/", StaticFiles(directory=STATIC, html=True))
+    app = Starlette(routes=[*_read_routes(), *_change_routes(), static], exception_handlers=handlers)
     app.state.ui = ui
     app.state.closing = closing
     return app
@@ -54,7 +55,3 @@ def _change_routes() -> list[BaseRoute]:
         "/api/group/reset": changes_api.reset,
     }
     return [Route(path, changes_api.changing(change), methods=["POST"]) for path, change in changes.items()]
-
-
-def _static() -> BaseRoute:
-    return Mount("/", StaticFiles(directory=STATIC, html=True))

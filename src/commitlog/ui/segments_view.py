@@ -55,11 +55,9 @@ def _merged(found: Sequence[Bar], most: int) -> list[Bar]:
         if full or one.state != last.state:
             merged.append(one)
         else:
+            size_bytes = last.bytes + one.bytes
             merged[-1] = replace(
-                last,
-                end_offset=one.end_offset,
-                bytes=last.bytes + one.bytes,
-                segments=last.segments + 1,
+                last, end_offset=one.end_offset, bytes=size_bytes, segments=last.segments + 1
             )
     return merged
 

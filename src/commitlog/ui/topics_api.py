@@ -75,15 +75,9 @@ def partition(request: Request) -> JsonAnswer:
     """Describe one partition."""
     ui, name = ui_of(request), request.path_params["topic"]
     found = _partition(ui, name, request.path_params["partition"], partition_of(request), _BARS_OF_A_PAGE)
-    config = ui.log.topic(name).config
-    return JsonAnswer(
-        {
-            **found,
-            "topic": name,
-            "partitions": len(ui.log.topic(name).partitions),
-            "compacts": config.compacts,
-        }
-    )
+    topic = ui.log.topic(name)
+    extra = {"topic": name, "partitions": len(topic.partitions), "compacts": topic.config.compacts}
+    return JsonAnswer({**found, **extra})
 
 
 def _partition(ui: Ui, topic_name: str, index: int, found: Partition, most: int) -> dict[str, Any]:
