@@ -177,7 +177,7 @@ def test_a_batch_query_must_not_end_at_the_earliest_offset() -> None:
 
 def test_a_streaming_query_has_no_end() -> None:
     for name, text in [("endingOffsets", "latest"), ("endingTimestamp", "5")]:
-        with pytest.raises(ConfigError, match=f"{name} = .*a streaming query: it has no end"):
+        with pytest.raises(ConfigError, match=f"{name} = .*a streaming query has no end"):
             options(**{name: text}).for_stream()
 
 

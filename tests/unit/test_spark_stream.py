@@ -12,8 +12,8 @@ import pytest
 import commitlog
 from commitlog import CommitLog, Topic, UnknownTopicError
 from commitlog.errors import DataLossError, GroupNotEmptyError, WrongLogError
+from commitlog.spark import planning, worker
 from commitlog.spark import stream as stream_module
-from commitlog.spark import worker
 from commitlog.spark.planning import dump, load
 from commitlog.spark.schema import full_schema
 from commitlog.spark.stream import StreamReader
@@ -144,7 +144,7 @@ def test_a_topic_that_is_deleted_while_the_query_looks_is_lost_like_any_other(
     topic: Topic, log: CommitLog, log_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: bool
 ) -> None:
     log.create_topic("u").append(b"v")
-    subscribed = stream_module.subscribed  # type: ignore[attr-defined]
+    subscribed = planning.subscribed
 
     def and_then_delete(*args: Any, **named: Any) -> Any:
         found = subscribed(*args, **named)
@@ -152,7 +152,7 @@ def test_a_topic_that_is_deleted_while_the_query_looks_is_lost_like_any_other(
             log.delete_topic("t")
         return found
 
-    monkeypatch.setattr(stream_module, "subscribed", and_then_delete)
+    monkeypatch.setattr(planning, "subscribed", and_then_delete)
     stream = reader(log_path, failOnDataLoss=str(not lenient).lower(), maxOffsetsPerTrigger="1000")
     if lenient:
         assert plain(stream.latestOffset({"t": {"0": 50}})) == {"u": {"0": 1}}

@@ -43,16 +43,9 @@ _COMPRESSION = ("none", "zstd", "lz4", "gzip", "snappy")
 @click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, metavar="N")
 @options.as_json
 def bench(
-    directory: str | None,
-    records: int,
-    record_size: int,
-    how: str,
-    batch: int,
-    durability: str,
-    compression: str,
-    partitions: int,
-    as_json: bool,
-) -> None:
+    directory: str | None, records: int, record_size: int, how: str, batch: int, durability: str,
+    compression: str, partitions: int, as_json: bool,
+) -> None:  # fmt: skip
     """Append records to a new log, consume them, and report how fast that was.
 
     The log is in a temporary directory (inside DIR, if given), which is removed afterwards. Values are random

@@ -56,19 +56,9 @@ def start_from(text: str) -> Start:
 @click.option("--keys", is_flag=True, help="Also print keys.")
 @click.option("--separator", default="\t", metavar="TEXT", help="Text between columns; a tab by default.")
 def consume(
-    directory: str,
-    topic: str,
-    start: Start | None,
-    last: int | None,
-    limit: int | None,
-    follow: bool,
-    group: str | None,
-    partition: int | None,
-    form: Form,
-    as_json: bool,
-    separator: str,
-    **columns: bool,
-) -> None:
+    directory: str, topic: str, start: Start | None, last: int | None, limit: int | None, follow: bool,
+    group: str | None, partition: int | None, form: Form, as_json: bool, separator: str, **columns: bool,
+) -> None:  # fmt: skip
     """Print the records of a topic.
 
     Stops at the end of the topic as of start-up, unless --follow is given. Order holds within a partition.

@@ -30,7 +30,7 @@ class CsvSource:
 
     def __init__(self, path: str, skip: int) -> None:
         self._path, self._skip, self.total = path, skip, os.path.getsize(path)
-        self._passed_over = 0  # malformed rows among those to skip: the reader does not count them
+        self._passed_over = 0  # malformed rows among the skipped ones, which the reader does not count
         with open(path, encoding="utf-8-sig", newline="", errors="replace") as file:
             names = next(plain_csv.reader(file), [])
         self._file = pa.OSFile(path)
@@ -55,7 +55,7 @@ class CsvSource:
         else:
             reason = f"{row.actual_columns} fields instead of {row.expected_columns}"
             self._wrong.append(BadRowError(number, reason))
-        return "skip"  # rows before it in the same block are still to come
+        return "skip"  # rows before it in the same block still follow
 
     def chunks(self) -> Iterator[Chunk]:
         """Iterate over the rows."""

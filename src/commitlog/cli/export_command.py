@@ -59,16 +59,9 @@ class Range(NamedTuple):
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @options.as_json
 def export_command(
-    directory: str,
-    topic: str,
-    file: str,
-    file_format: str | None,
-    numbers: tuple[int, ...],
-    start: Start,
-    end: Start,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
+    directory: str, topic: str, file: str, file_format: str | None, numbers: tuple[int, ...], start: Start,
+    end: Start, overwrite: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Write records of a topic to FILE, as Parquet, Arrow, CSV or JSON lines.
 
     The columns are partition, offset, timestamp, key, value and headers; `commitlog import` reads them back.

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import click
 
-FORMATS = ("parquet", "arrow", "csv", "jsonl")
 _SUFFIXES = {
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".ipc": "arrow",
-    ".feather": "arrow",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
+    "parquet": (".parquet",),
+    "arrow": (".arrow", ".ipc", ".feather"),
+    "csv": (".csv",),
+    "jsonl": (".jsonl", ".ndjson", ".json"),
 }
 
 format_option = click.option(
-    "--format", "-f", "file_format", type=click.Choice(FORMATS),
+    "--format", "-f", "file_format", type=click.Choice(list(_SUFFIXES)),
     help="The format of FILE, unless its name ends in .parquet, .arrow, .ipc, .feather, .csv, .jsonl, "
     ".ndjson or .json.",
 )  # fmt: skip
@@ -25,7 +20,7 @@ format_option = click.option(
 
 def format_of(path: str, asked: str | None) -> str:
     """Return the requested format, or the one that the name of the file implies."""
-    found = asked or next((one for suffix, one in _SUFFIXES.items() if path.lower().endswith(suffix)), None)
+    found = asked or next((one for one, ends in _SUFFIXES.items() if path.lower().endswith(ends)), None)
     if found is None:
         raise click.UsageError(f"cannot tell the format of {path} from its name; pass --format")
     return found

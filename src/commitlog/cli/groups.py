@@ -104,16 +104,10 @@ def topic_partitions(text: str) -> list[str | tuple[str, int]]:
 @click.option("--dry-run", is_flag=True, help="Only show the new offsets.")
 @options.as_json
 def reset_offsets(
-    directory: str,
-    group: str,
-    topics: Sequence[list[str | tuple[str, int]]],
-    to: Literal["earliest", "latest"] | None,
-    offset: int | None,
-    time: int | None,
-    shift_by: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+    directory: str, group: str, topics: Sequence[list[str | tuple[str, int]]],
+    to: Literal["earliest", "latest"] | None, offset: int | None, time: int | None, shift_by: int | None,
+    dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Set the offsets from which a group without members continues, clipped to those in the log."""
     if sum(way is not None for way in (to, offset, time, shift_by)) != 1:
         raise click.UsageError(

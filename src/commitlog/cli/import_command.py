@@ -44,16 +44,9 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 @options.shared
 @options.as_json
 def import_command(
-    directory: str,
-    topic: str,
-    file: str,
-    file_format: str | None,
-    partition: int | None,
-    by_key: bool,
-    skip: int,
-    shared: bool,
-    as_json: bool,
-) -> None:
+    directory: str, topic: str, file: str, file_format: str | None, partition: int | None, by_key: bool,
+    skip: int, shared: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Append the records of FILE (Parquet, Arrow, CSV or JSON lines) to a topic.
 
     FILE needs a column value; key, timestamp, headers and partition are optional. The column offset is

@@ -10,7 +10,7 @@ from commitlog.cli.progress_bar import progress_bar
 from commitlog.config import LogConfig
 from commitlog.log import CommitLog
 
-NO_CLEANER = LogConfig(cleaner_enable=False)  # a command compacts only if that is its purpose
+NO_CLEANER = LogConfig(cleaner_enable=False)  # most commands must not compact
 _CHECKING = "checking for torn records"
 
 

@@ -1,4 +1,4 @@
-"""Print records with a consumer: where it begins, where it stops, and what it commits."""
+"""Print records with a consumer: where to start, where to stop, and what to commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _JOIN_SECONDS = 10.0  # a group with other members may need some seconds to assi
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin in each partition: at one of these, or at the beginning if none is set."""
+    """Where to start in each partition: one of these, or the beginning if none is set."""
 
     end: bool = False
     offset: int | None = None
@@ -33,7 +33,7 @@ class Start:
     last: int | None = None
 
     def in_partition(self, partition: LogReader) -> int:
-        """Return the offset in a partition; OffsetOutOfRangeError if the partition does not have it."""
+        """Return the start offset in a partition; OffsetOutOfRangeError if the partition does not have it."""
         low, high = partition.start_offset, partition.high_watermark
         if self.offset is not None:
             if not low <= self.offset <= high:
@@ -56,7 +56,7 @@ class Printer:
     def __init__(self, form: RecordFormat, limit: int | None) -> None:
         self._form = form
         self._left = limit
-        self.cut_at: dict[TopicPartition, int] = {}  # where the limit cut batches
+        self.cut_at: dict[TopicPartition, int] = {}  # where the limit cut a batch
 
     @property
     def done(self) -> bool:
@@ -81,7 +81,7 @@ class Printer:
 
 
 class DeletionCheck:
-    """Notices that a followed topic was deleted: its open files can still be read, but never grow."""
+    """Detects that a followed topic was deleted: its open files can still be read, but never grow."""
 
     def __init__(self, log: CommitLog, topic: str) -> None:
         self._log = log
@@ -89,7 +89,7 @@ class DeletionCheck:
         self._topic_id = log.topic(topic).topic_id
 
     def check(self) -> None:
-        """Raise an error if the topic was deleted, even if another one has its name now."""
+        """Raise an error if the topic was deleted, even if a new one has its name."""
         with suppress(UnknownTopicError):
             if self._log.topic(self._topic).topic_id == self._topic_id:
                 return
@@ -122,7 +122,7 @@ def print_alone(
 
 
 def _is_behind(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
-    """Return whether there are records left below the ends; the log may have been truncated meanwhile."""
+    """Return whether records are left below the ends; the log may have been truncated meanwhile."""
     lag = consumer.lag()
     return any(lag.get(name, 0) and consumer.position(name) < end for name, end in ends.items())
 

@@ -44,18 +44,10 @@ from commitlog.errors import CommitLogError
 @options.shared
 @options.as_json
 def produce(
-    directory: str,
-    topic: str,
-    files: Sequence[BinaryIO],
-    form: str,
-    key_separator: str | None,
-    null_marker: str | None,
-    headers: Sequence[tuple[str, str]],
-    partition: int | None,
-    sync: bool,
-    shared: bool,
-    as_json: bool,
-) -> None:
+    directory: str, topic: str, files: Sequence[BinaryIO], form: str, key_separator: str | None,
+    null_marker: str | None, headers: Sequence[tuple[str, str]], partition: int | None, sync: bool,
+    shared: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Append each line of stdin or of files as a record.
 
     With --format json each line is an object with value and, optionally, key, headers, timestamp and

@@ -27,7 +27,7 @@ _NEWLINE = 10
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """What a line contains: a value, a key and a value, or a record as JSON."""
+    """The content of a line: a value, a key and a value, or a record as JSON."""
 
     json: bool = False
     key_separator: bytes | None = None
@@ -41,21 +41,21 @@ class LineFormat:
 
 
 class Feed:
-    """Appends blocks of lines to a topic, and counts the records that are appended."""
+    """Appends blocks of lines to a topic, and counts the records."""
 
     def __init__(self, topic: Topic, form: LineFormat, partition: int | None, *, sync: bool) -> None:
         self.records = 0
         self.offsets: dict[int, range] = {}  # by partition, of all records so far
         self._topic = topic
         self._form = form
-        only = len(topic.partitions) == 1  # then no key decides
+        only = len(topic.partitions) == 1  # then keys do not matter
         self._partition = 0 if only and partition is None else partition
         self._sync = sync
         self._rules = Rules(topic.config)
         self._turn = 0
 
     def append(self, block: bytes) -> None:
-        """Append a record for each line of a block; the block ends with a newline."""
+        """Append each line of a block as a record; the block ends with a newline."""
         if self._form.plain:
             self._append_plain(block)
         elif self._form.json:
@@ -65,7 +65,7 @@ class Feed:
 
     def _append_plain(self, block: bytes) -> None:
         number = self._partition
-        if number is None:  # in turn, like records without a key
+        if number is None:  # in turn, as for records without a key
             number, self._turn = self._turn % len(self._topic.partitions), self._turn + 1
         target = self._topic.partition(number)
         batch, count = encode_lines(block, self._rules, _now_ms(), self.records)
@@ -79,7 +79,7 @@ class Feed:
             keys, signs, values = zip(*(line.partition(separator) for line in lines), strict=True)
             if b"" in signs:
                 number = self.records + signs.index(b"")
-                raise InvalidRecordError(number, f"there is no {separator.decode()!r} after a key")
+                raise InvalidRecordError(number, f"there is no {separator.decode()!r} after the key")
         if self._form.null_marker is not None:
             values = [None if value == self._form.null_marker else value for value in values]
         self._append_many(values, keys, [self._form.headers] * len(lines), None, self._partition)
@@ -133,7 +133,7 @@ def _now_ms() -> int:
 def blocks(stream: BinaryIO, max_line_bytes: int | None = None) -> Iterator[bytes]:
     """Iterate over blocks of whole lines: about a megabyte, or what arrives within a few milliseconds.
 
-    A line longer than `max_line_bytes` is cut and ends the input: no topic takes it, and it may never end.
+    A line longer than `max_line_bytes` is cut and ends the input: no topic accepts it, and it may never end.
     """
     rest: list[bytes] = []
     waiting = 0

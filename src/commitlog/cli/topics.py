@@ -65,14 +65,9 @@ def _summary(topic: Topic) -> dict[str, Any]:
 @options.shared
 @options.as_json
 def create(
-    directory: str,
-    topic: str,
-    partitions: int,
-    if_not_exists: bool,
-    settings: list[tuple[str, str]],
-    shared: bool,
-    as_json: bool,
-) -> None:
+    directory: str, topic: str, partitions: int, if_not_exists: bool, settings: list[tuple[str, str]],
+    shared: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Create a topic, and also the log if DIR is new."""
     with writing(directory, shared=shared, create=True) as log:
         done = "found" if topic in log.topics() else "created"
@@ -116,13 +111,9 @@ def describe(directory: str, topic: str, as_json: bool) -> None:
 @options.shared
 @options.as_json
 def alter(
-    directory: str,
-    topic: str,
-    settings: list[tuple[str, str]],
-    defaults: list[str],
-    shared: bool,
+    directory: str, topic: str, settings: list[tuple[str, str]], defaults: list[str], shared: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Change settings of a topic."""
     changes: dict[str, Any] = dict(settings)
     if not changes and not defaults:

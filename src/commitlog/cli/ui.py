@@ -51,7 +51,7 @@ def ui(directory: str, port: int, writable: bool, no_browser: bool, as_json: boo
                 webbrowser.open(server.url)
             server.run()
     except LogLockedError as locked:
-        hint = "without --writable you can still look at it"
+        hint = "without --writable you can still view it"
         raise click.ClickException(f"{locked}; {hint}") from locked
 
 
@@ -61,5 +61,5 @@ def _opened(directory: str, writable: bool) -> AbstractContextManager[CommitLog]
 
 
 def _has_screen() -> bool:
-    """Return whether there is a display; without one, a text browser might take over this terminal."""
+    """Return whether there is a display; without one, a text browser might take over the terminal."""
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

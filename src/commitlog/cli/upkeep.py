@@ -1,4 +1,4 @@
-"""`commitlog compact`, `trim` and `roll`: run now what a log does in the background."""
+"""`commitlog compact`, `trim` and `roll`: do now what a log does in the background."""
 
 from __future__ import annotations
 
@@ -75,16 +75,9 @@ def _partitions(log: CommitLog, topics: list[str], partition: int | None) -> Ite
 @options.shared
 @options.as_json
 def trim(
-    directory: str,
-    topic: str,
-    offset: int | None,
-    time: int | None,
-    everything: bool,
-    partition: int | None,
-    yes: bool,
-    shared: bool,
-    as_json: bool,
-) -> None:
+    directory: str, topic: str, offset: int | None, time: int | None, everything: bool,
+    partition: int | None, yes: bool, shared: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Remove records from the front of partitions, after asking."""
     if (offset is not None) + (time is not None) + everything != 1:
         raise click.UsageError("pass one of --before, --before-time and --all")

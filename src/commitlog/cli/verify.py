@@ -1,4 +1,4 @@
-"""`commitlog verify` and `commitlog repair`: find damage, and keep what is sound."""
+"""`commitlog verify` and `commitlog repair`: find damage, and salvage what is sound."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from commitlog.topics.catalog import INTERNAL
 @options.optional_topic
 @options.as_json
 def verify(directory: str, topic: str | None, as_json: bool) -> None:
-    """Read and check everything, and list what is damaged.
+    """Read and check everything, and list the damage.
 
     The log may be in use. The exit code is 1 if there is damage.
     """
@@ -91,7 +91,7 @@ def _print_damage(damage: Iterable[Damage], *, err: bool = False) -> None:
 def repair(directory: str, topic: str | None, yes: bool, as_json: bool) -> None:
     """Keep the sound batches of damaged segments, and rebuild wrong indexes.
 
-    It verifies and asks first. The offsets of lost records stay empty; a damaged file is kept next to the
+    This verifies first, and asks. The offsets of lost records stay empty; a damaged file is kept next to the
     repaired one, as .damaged. Damage that prevents opening the log is repaired in every topic.
     """
     bad = {name: report.damage for name, report in verified(directory, topic).items() if report.damage}

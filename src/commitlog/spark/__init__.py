@@ -64,13 +64,5 @@ def register(spark: SparkSession) -> None:
 
 
 __all__ = [
-    "CONF",
-    "FAST_CONF",
-    "compact",
-    "export",
-    "find_java",
-    "map_arrow",
-    "register",
-    "use_java",
-    "verify",
-]
+    "CONF", "FAST_CONF", "compact", "export", "find_java", "map_arrow", "register", "use_java", "verify",
+]  # fmt: skip

@@ -24,15 +24,12 @@ from commitlog.partition import Partition
 
 _MOST_BODY_BYTES = 4 * 1024 * 1024
 _LARGEST = 2**63 - 1
-_STATUS: list[tuple[type[Exception], int]] = [
-    (UnknownTopicError, 404),
-    (UnknownPartitionError, 404),
-    (UnknownGroupError, 404),
-    (GroupNotEmptyError, 409),
-    (OffsetOutOfRangeError, 409),
-    (CommitLogError, 422),
-    (OSError, 500),
-]
+_STATUS: dict[tuple[type[Exception], ...], int] = {
+    (UnknownTopicError, UnknownPartitionError, UnknownGroupError): 404,
+    (GroupNotEmptyError, OffsetOutOfRangeError): 409,
+    (CommitLogError,): 422,
+    (OSError,): 500,
+}
 
 
 class BadRequestError(ValueError):
@@ -130,7 +127,7 @@ async def body_of(request: Request) -> dict[str, Any]:
 
 def answer_error(request: Request, error: Exception) -> JsonAnswer:
     """Answer an error with a sentence and a status."""
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 400)
+    status = next((status for kinds, status in _STATUS.items() if isinstance(error, kinds)), 400)
     return JsonAnswer({"error": str(error)}, status)
 
 
