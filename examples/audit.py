@@ -1,8 +1,8 @@
-"""An audit: does every record that was sent arrive, and arrive once? Counts by window of time tell.
+"""An audit: does every record that was sent arrive exactly once? Counts per time window show it.
 
-The sender counts what it sends by window of ten minutes, and appends the counts to a topic of their own. So
-does the receiver, and an auditor compares. Where counts differ it finds out which records it is: offsets
-have no gaps, so one that is missing, or was taken twice, can be named. The receiver here has two bugs.
+The sender counts what it sends per window of ten minutes, and appends the counts to a separate topic. So does
+the receiver, and an auditor compares. If counts differ, it finds the records: offsets have no gaps, so it can
+name one that is missing or was taken twice. The receiver here has two bugs.
 
     python examples/audit.py
 """
@@ -18,25 +18,25 @@ import commitlog
 
 NOON = 1_785_585_600_000  # 2026-08-01 12:00, in milliseconds
 WINDOW = 600_000
-COUNT = 36_000  # ten a second, for an hour
+COUNT = 36_000  # ten per second, for an hour
 LOST, DOUBLED = {(1, 4_000)}, {(2, 70), (2, 71)}  # partition and offset
 
 
 def count_windows(times: pa.ChunkedArray) -> dict[int, int]:
-    """Count by window; columns at a time, so that it costs next to nothing beside what is counted."""
+    """Count records per window, a column at a time, which costs next to nothing."""
     starts = pc.multiply(pc.divide(times.cast("int64"), WINDOW), WINDOW)
     return {one["values"]: one["counts"] for one in pc.value_counts(starts).to_pylist()}
 
 
 def report(log: commitlog.CommitLog, who: str, counts: dict[int, int]) -> None:
-    """Append a side's counts; those of a window that is reported again take the place of the first."""
+    """Append the counts of one side; counting a window again replaces its count."""
     windows = sorted(counts)
     keys = [json.dumps([who, window]).encode() for window in windows]
     log.topic("audit").append_many([b"%d" % counts[window] for window in windows], keys=keys, sync=True)
 
 
 def send(log: commitlog.CommitLog) -> None:
-    """The sender: everything in one table, and its counts."""
+    """The sender: appends everything as one table, and its counts."""
     numbers = range(COUNT)
     table = pa.table(
         {
@@ -50,14 +50,14 @@ def send(log: commitlog.CommitLog) -> None:
 
 
 def mishandled(partition: int, table: pa.Table) -> pa.Table:
-    """The receiver's bugs: a record is dropped, two are taken twice."""
+    """The receiver's bugs: it drops a record, and takes two twice."""
     offsets = table["offset"].to_pylist()
     rows = [row for row, offset in enumerate(offsets) if (partition, offset) not in LOST]
     return table.take(rows + [row for row, offset in enumerate(offsets) if (partition, offset) in DOUBLED])
 
 
 def receive(log: commitlog.CommitLog) -> Counter[tuple[int, int]]:
-    """The receiver, and its counts; returns how often it took each record, by partition and offset."""
+    """The receiver: appends its counts; returns how often it took each record, by partition and offset."""
     taken, counts = Counter[tuple[int, int]](), Counter[int]()
     with log.consumer("payments", group_id="ledger") as consumer:
         while found := consumer.poll_arrow(timeout=0.2):
@@ -83,7 +83,7 @@ def audit(log: commitlog.CommitLog) -> list[int]:
 
 
 def name_them(log: commitlog.CommitLog, taken: Counter[tuple[int, int]], window: int) -> None:
-    """Say which records of a window are missing or there twice."""
+    """Print the records of a window that are missing or duplicate."""
     for number, partition in enumerate(log.topic("payments").partitions):
         start, end = (partition.offset_for_timestamp(time) for time in (window, window + WINDOW))
         for offset in range(start, partition.next_offset if end is None else end):

@@ -1,6 +1,6 @@
 """Three ways to consume: at most once, at least once, effectively once. Each worker crashes in the middle.
 
-A worker adds up payments. It is stopped twice while it has a payment in its hands, and started again.
+A worker adds up payments. It is stopped twice in the middle of a payment, and restarted.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ PAYMENTS = [100 + number for number in range(50)]
 
 
 class Crash(Exception):  # noqa: N818
-    """What a pulled plug looks like to this program: nothing after it is done, close() neither."""
+    """Stands for a power cut: nothing after it happens, not even close()."""
 
 
 def at_most_once(log: commitlog.CommitLog, database: sqlite3.Connection, crash_at: int | None) -> None:
-    """Commit first, then work: a crash in between loses what was committed and not done."""
+    """Commit first, then work: a crash in between loses the work that was committed but not done."""
     consumer = log.consumer(
         "payments", group_id="at most once", enable_auto_commit=False, max_poll_records=10
     )
@@ -50,7 +50,7 @@ def at_least_once(log: commitlog.CommitLog, database: sqlite3.Connection, crash_
 
 
 class FromDatabase(commitlog.RebalanceListener):
-    """Goes on where the database says: the group shares out partitions, the offsets are kept here."""
+    """Continues at the offsets in the database; the group only distributes the partitions."""
 
     def __init__(self, consumer: commitlog.Consumer, database: sqlite3.Connection) -> None:
         self.consumer, self.database = consumer, database

@@ -1,8 +1,8 @@
 """A key-value store that is restored from a compacted topic, and copies that follow it.
 
 A store is a dictionary in memory and a log of its changes. Compaction keeps the latest record of every key,
-so that the log stays about as small as the store; a tombstone deletes a key. Whoever opens the log later
-has the same dictionary again.
+so that the log stays about as small as the store; a tombstone deletes a key. A process that opens the log
+later gets the same dictionary again.
 
     python examples/key_value_store.py
 """
@@ -19,7 +19,7 @@ COMPACTED = {"cleanup_policy": "compact", "segment_bytes": 1 << 20}
 
 
 class Store(MutableMapping[bytes, bytes]):
-    """A dictionary that is still there after a crash: a change is written before it is seen."""
+    """A dictionary that survives a crash: a change is written before it becomes visible."""
 
     def __init__(self, path: str) -> None:
         self.log = commitlog.open(path)
@@ -57,7 +57,7 @@ def shop_until_killed(path: str) -> None:
 
 
 def follow(log: commitlog.CommitLog, replica: dict[bytes, bytes], offset: int) -> int:
-    """Bring a copy of the store up to date; returns where to read on."""
+    """Bring a copy of the store up to date; returns the offset at which to continue."""
     partition = log.topic("store").partition(0)
     for record in partition.records(offset):
         if record.value is None:
@@ -85,7 +85,7 @@ def main(path: str) -> None:
         print("a replica that follows is the same:", replica == store.contents)
 
         store.changes.roll()
-        store.changes.compact()  # a thread of the log does it, too, when it is worth it
+        store.changes.compact()  # the log also compacts in the background, when it is worth it
         left = sum(len(batch) for batch in store.changes.batches())
         print(f"after compaction {left} records are left of {store.changes.next_offset} changes")
         print("and nothing else is different:", dict(store.changes.latest()) == store.contents)

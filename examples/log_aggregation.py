@@ -1,7 +1,7 @@
-"""Log lines of several processes in one place, through Python's own logging; and a look at what went wrong.
+"""Log lines of several processes in one place, through Python's own logging, and a search for an error.
 
-Each service is a process that opens the log with mode="shared": no agent and no server collects anything. Who
-looks opens it with mode="r", finds the first error, and merges what all said around that time.
+Each service is a process that opens the log with mode="shared": there is no agent and no server. A reader
+opens it with mode="r", finds the first error, and merges the lines of all services around that time.
 
     python examples/log_aggregation.py
 """
@@ -18,7 +18,7 @@ NOON = 1_785_585_600_000  # 2026-08-01 12:00, in milliseconds
 
 
 class CommitLogHandler(logging.Handler):
-    """Appends each line to a topic: the service is its key, the level a header, its time the record's own."""
+    """Appends each line to a topic, with the service as key, the level as header, and the line's time."""
 
     def __init__(self, log: commitlog.CommitLog, topic: str, service: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class CommitLogHandler(logging.Handler):
 
 
 def run_service(path: str, service: str) -> None:
-    """One of the processes: it logs as ever, every second of ten minutes, and knows nothing of the others."""
+    """One of the processes: it logs as usual, every second for ten minutes, and does not know the others."""
     with commitlog.open(path, mode="shared") as log:
         logger = logging.Logger(service)
         logger.addHandler(CommitLogHandler(log, "logs", service))
@@ -60,7 +60,7 @@ def is_error(record: commitlog.Record) -> bool:
 
 
 def investigate(log: commitlog.CommitLog) -> None:
-    """Find the first error, and what everybody said in the seconds around it."""
+    """Find the first error, and the lines of all services in the seconds around it."""
     logs = log.topic("logs")
     first = min(one.timestamp for part in logs.partitions for one in part.records() if is_error(one))
     start, end = first - 1_000, first + 5_000

@@ -1,8 +1,8 @@
-"""Measurements of many hosts: appended as columns, rolled up by the minute exactly once, the latest at hand.
+"""Measurements of many hosts: appended as columns, rolled up per minute exactly once, the latest at hand.
 
-Raw samples come in as Arrow tables, and retention removes them soon. A job rolls each minute up and
-publishes it as an epoch: should it run again, after a crash or by mistake, nothing is counted twice. The
-last state of every host is a compacted topic.
+Raw samples arrive as Arrow tables, and retention soon removes them. A job rolls each minute up and
+publishes it as an epoch: if it runs again, after a crash or by mistake, nothing is counted twice. The
+latest state of every host is in a compacted topic.
 
     python examples/metrics.py
 """
@@ -21,7 +21,7 @@ HOSTS = [f"host-{number:02}" for number in range(20)]
 
 
 def samples(minute: int) -> pa.Table:
-    """A minute of processor load, a sample a second of each host; host-07 has a bad time from minute 3 on."""
+    """A minute of CPU load, one sample per second and host; host-07 is overloaded from minute 3 on."""
     chance = np.random.default_rng(minute)
     load = chance.normal(30, 5, (60, len(HOSTS))).clip(0, 100)
     if minute >= 3:
@@ -37,7 +37,7 @@ def samples(minute: int) -> pa.Table:
 
 
 def roll_up(log: commitlog.CommitLog, minute: int) -> bool:
-    """Average a minute of every host; False if that minute was rolled up before."""
+    """Publish the averages of a minute for every host; False if that minute was already rolled up."""
     raw = log.topic("load").partition(0)
     start = raw.offset_for_timestamp(NOON + minute * MINUTE)
     end = raw.offset_for_timestamp(NOON + (minute + 1) * MINUTE)

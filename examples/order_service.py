@@ -1,9 +1,9 @@
-"""An order service by event sourcing: what happened is the truth, everything else is made from it.
+"""An order service by event sourcing: the events are the truth, and everything else is derived from them.
 
-Customers append orders. Three services, each a consumer group of its own, validate every order: is it
-fraud, is it in stock, are its details sound? An aggregator puts their answers together: an order that all
-three passed is validated, one that any of them failed has failed. None of them knows the others. All are
-stopped in between: their state is stored nowhere, they make it again from the events.
+Customers append orders. Three services, each its own consumer group, validate every order: is it fraud, is
+it in stock, are its details valid? An aggregator combines their answers: an order that all three passed is
+validated, one that any of them refused has failed. None of them knows the others. All are stopped and
+restarted: their state is not stored, they derive it again from the events.
 
     python examples/order_service.py
 """
@@ -40,7 +40,7 @@ def fraud(spent: Counter[str], order: Order) -> bool:
 
 
 def inventory(sold: Counter[str], order: Order) -> bool:
-    """Nothing is sold that is not there."""
+    """Nothing is sold that is not in stock."""
     enough: bool = sold[order["item"]] + order["quantity"] <= STOCK[order["item"]]
     sold[order["item"]] += order["quantity"] if enough else 0
     return enough
@@ -57,7 +57,7 @@ SERVICES = [fraud, inventory, details]
 def validate(
     log: commitlog.CommitLog, passes: Callable[[Counter[str], Order], bool], stop: threading.Event
 ) -> None:
-    """Answer every order once; what was answered before a restart is only remembered."""
+    """Answer every order once; orders answered before a restart only restore the state."""
     state, name = Counter[str](), passes.__name__
     with log.consumer("orders", group_id=name, enable_auto_commit=False) as consumer:
         answered = consumer.committed(("orders", 0)) or 0
@@ -67,11 +67,11 @@ def validate(
             for record in consumer.poll(timeout=0.1).get(TopicPartition("orders", 0), []):
                 answer = {"service": name, "passed": passes(state, json.loads(record.value))}
                 log.topic("validations").append(json.dumps(answer).encode(), key=record.key)
-            consumer.commit()  # a crash before: the same order, the same state, so the same answer again
+            consumer.commit()  # after a crash before this, the same order and state give the same answer
 
 
 def aggregate(log: commitlog.CommitLog, stop: threading.Event) -> None:
-    """Read all answers from the first on; one that is there twice changes nothing."""
+    """Read all answers from the first one on; a duplicate changes nothing."""
     answers: dict[bytes, dict[str, bool]] = defaultdict(dict)
     with log.consumer("validations") as consumer:
         while not stop.is_set():

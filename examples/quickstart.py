@@ -16,7 +16,7 @@ import commitlog
 
 
 def tail(path: str, ready: Event, count: int) -> None:
-    """Read along in another process while the first one writes."""
+    """Tail the log in another process while the first one writes."""
     with commitlog.open(path, mode="r") as log:
         orders = log.topic("orders").partition(0)
         position = orders.next_offset
@@ -29,7 +29,7 @@ def tail(path: str, ready: Event, count: int) -> None:
 
 
 def write_until_killed(path: str, acknowledged: Synchronized[int]) -> None:
-    """Append for ever; tell after each append which offset was acknowledged."""
+    """Append forever; report each acknowledged offset."""
     log = commitlog.open(path)
     orders = log.topic("orders").partition(0)
     while True:

@@ -1,5 +1,5 @@
-"""Three processes keep one topic. The one that leads is killed while records arrive: none that was
-acknowledged is lost.
+"""Three processes replicate one topic. The leader is killed while records arrive: no acknowledged record is
+lost.
 
     python examples/replicated_log.py
 """
@@ -35,7 +35,7 @@ def run_node(node_id: int, path: str, controller_address: str) -> None:
 
 
 def start_node(node_id: int, path: Path, controller_address: str) -> subprocess.Popen[str]:
-    """Start a process of its own; it prints the node's address when it has joined."""
+    """Start a node in a separate process, which prints its address once it has joined."""
     command = [sys.executable, __file__, "node", str(node_id), str(path / str(node_id)), controller_address]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

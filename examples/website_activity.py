@@ -1,8 +1,7 @@
-"""What visitors of a website do: written as it happens, watched live, and counted in bulk.
+"""The activity of a website's visitors: recorded as it happens, watched live, and counted in bulk.
 
-The site sends every view, search and click under the visitor's key, so that all that one visitor looks at
-stands in one partition, in order. A dashboard follows; a nightly job reads the same records as Arrow
-columns.
+The site sends every view, search and click with the visitor as key, so that everything a visitor does is in
+one partition, in order. A dashboard reads along; a nightly job reads the same records as Arrow columns.
 
     python examples/website_activity.py
 """
@@ -23,7 +22,7 @@ HOUR = 3_600_000
 
 
 def visits(count: int) -> list[tuple[int, str, str, dict[str, str]]]:
-    """Make up a day: when, which kind, which visitor, what."""
+    """Invent a day of activity: time, kind, visitor and page."""
     chance = random.Random(7)
     times = sorted(MIDNIGHT + chance.randrange(24 * HOUR) for _ in range(count))
     found = []
@@ -35,7 +34,7 @@ def visits(count: int) -> list[tuple[int, str, str, dict[str, str]]]:
 
 
 def serve(log: commitlog.CommitLog, count: int) -> None:
-    """The website: one record for each thing a visitor does, appended in batches in the background."""
+    """The website: sends a record for each action of a visitor; they are appended in batches."""
     with log.producer(
         key_serializer=str.encode, value_serializer=lambda what: json.dumps(what).encode()
     ) as producer:
@@ -44,7 +43,7 @@ def serve(log: commitlog.CommitLog, count: int) -> None:
 
 
 def watch(path: str) -> None:
-    """The dashboard, in a process of its own if you like: what came in, over all topics that fit the name."""
+    """The dashboard, in a separate process if you like: counts new records of all topics of a pattern."""
     with commitlog.open(path, mode="r") as log, log.consumer(group_id="dashboard") as consumer:
         consumer.subscribe(pattern="activity-.*")
         seen = Counter[str]()
@@ -56,7 +55,7 @@ def watch(path: str) -> None:
 
 
 def count_pages(log: commitlog.CommitLog) -> None:
-    """The nightly job: columns instead of records, and the result as records of another topic."""
+    """The nightly job: reads columns instead of records, and appends its result to another topic."""
     pages = Counter[str]()
     for partition in log.topic("activity-views").partitions:
         for batch in partition.to_reader(columns=["value"]):
@@ -69,7 +68,7 @@ def count_pages(log: commitlog.CommitLog) -> None:
 
 
 def path_of(log: commitlog.CommitLog, visitor: str) -> list[str]:
-    """All that one visitor looked at, in order: one partition has it."""
+    """Return everything that one visitor looked at, in order, from a single partition."""
     views = log.topic("activity-views")
     for partition in views.partitions:
         found = [json.loads(one.value)["page"] for one in partition.records() if one.key == visitor.encode()]

@@ -1,9 +1,9 @@
-"""A work queue: jobs in a topic, workers in a consumer group. One of them is killed with a job in its hands.
+"""A work queue: jobs in a topic, workers in a consumer group. One worker is killed in the middle of a job.
 
-Workers are processes that open the same directory; nobody hands out jobs. Each partition belongs to one
-worker at a time, and a worker that gives no sign of life loses its partitions to the others, which go on
-where it had committed. A job may be done twice then, so a result is stored under the name of its job: the
-second takes the place of the first.
+Workers are processes that open the same directory; no process hands out jobs. Each partition belongs to one
+worker at a time. A worker without heartbeats loses its partitions to the others, which continue at its
+committed offsets. A job may then be done twice, so its result is stored under its name: the second result
+replaces the first.
 
     python examples/work_queue.py
 """
@@ -22,7 +22,7 @@ WORKERS = 4
 
 
 def work(path: str, number: int, killed_at: int | None) -> None:
-    """Take jobs until all are done; do them first, commit then."""
+    """Take jobs until all are done; do each first, then commit."""
     with (
         commitlog.open(path, mode="shared") as log,
         log.consumer(
@@ -43,14 +43,12 @@ def work(path: str, number: int, killed_at: int | None) -> None:
                         os.kill(os.getpid(), signal.SIGKILL)
                     results.append(b"%d by worker %d" % (int(record.value) ** 2, number), key=record.key)
                     done += 1
-                with contextlib.suppress(
-                    commitlog.errors.CommitFailedError
-                ):  # taken for dead: another has them now
+                with contextlib.suppress(commitlog.errors.CommitFailedError):  # another worker took over
                     consumer.commit({partition: records[-1].offset + 1})
 
 
 def wait_for_workers(log: commitlog.CommitLog) -> None:
-    """Wait until all have joined and share the partitions."""
+    """Wait until all workers have joined and share the partitions."""
     while "workers" not in log.groups():
         time.sleep(0.02)
     group = log.describe_group("workers")

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the settings themselves: their types, ranges, defaults and docstrings.
+"""Write docs/configuration.md from the types, ranges, defaults and docstrings of the settings.
 
 python tools/configuration.py
 """
@@ -46,19 +46,19 @@ KAFKAS_NAMES: dict[str, str | None] = {
 HEAD = """\
 # Configuration
 
-Every setting there is, made from the source by `python tools/configuration.py`; a test compares. Names are
-Kafka's with underscores. A name ends in its unit: `_ms` are milliseconds, `_bytes` are bytes. -1 means "no
-limit" where it is allowed. A value that is not, and a name that does not exist, are a `ConfigError` that says
-what is.
+This page lists every setting. `python tools/configuration.py` generates it from the source, and a test checks
+that it is up to date. Names are Kafka's with underscores. A name ends in its unit: `_ms` are milliseconds,
+`_bytes` are bytes. Where -1 is allowed, it means "no limit". An invalid value or an unknown name raises a
+`ConfigError` that says what is allowed.
 
-A topic's settings are kept with the topic. They may be given as a dictionary, also under Kafka's dotted
+The settings of a topic are stored with it. They may be given as a dictionary, also under Kafka's dotted
 names: `log.create_topic("t", config={"segment.bytes": 1 << 28})`; `topic.alter_config(flush_ms=100)` changes
-them. What differs from Kafka is in [Coming from Kafka](kafka.md#settings).
+them. [Coming from Kafka](kafka.md#settings) lists the differences from Kafka.
 """
 
 
 def meanings(config: type[Config]) -> dict[str, str]:
-    """Return the docstring below each field."""
+    """Return the docstring of each field."""
     body = ast.parse(textwrap.dedent(inspect.getsource(config))).body[0].body  # type: ignore[attr-defined]
     found = {}
     for field, below in itertools.pairwise(body):
@@ -68,7 +68,7 @@ def meanings(config: type[Config]) -> dict[str, str]:
 
 
 def human(name: str, value: int) -> str:
-    """Write a number so that people see how much it is: bytes as KiB, milliseconds as days."""
+    """Return a number with a readable unit, such as KiB for bytes and days for milliseconds."""
     if value == MAX_INT32:
         return "2³¹ - 1"
     units: list[tuple[str, int]] = []
@@ -83,7 +83,7 @@ def human(name: str, value: int) -> str:
 
 
 def default(field: dataclasses.Field[Any]) -> str:
-    """Write a field's default."""
+    """Return the default of a field."""
     if field.default_factory is not dataclasses.MISSING:
         return f"`{field.default_factory.__name__}()`"  # type: ignore[attr-defined]
     value = field.default
@@ -93,7 +93,7 @@ def default(field: dataclasses.Field[Any]) -> str:
 
 
 def kind(field: dataclasses.Field[Any]) -> str:
-    """Write a field's type, and what values it may have."""
+    """Return the type and the range of a field."""
     rule = field.metadata
     if "allowed" in rule:
         return "one of " + ", ".join(f"`{value}`" for value in rule["allowed"])
@@ -108,13 +108,13 @@ def kind(field: dataclasses.Field[Any]) -> str:
 
 
 def kafkas_name(name: str) -> str:
-    """Write Kafka's name of a setting."""
+    """Return Kafka's name of a setting."""
     theirs = KAFKAS_NAMES.get(name, name.replace("_", "."))
     return f"`{theirs}`" if theirs else "none"
 
 
 def section(config: type[Config], example: str) -> str:
-    """Write the table of one class of settings."""
+    """Return the section for one class of settings."""
     means = meanings(config)
     lines = [
         f"## {config.__name__}\n",

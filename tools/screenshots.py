@@ -1,4 +1,4 @@
-"""Make the pictures of docs/ui.md: a log with some life in it, seen in Debian's chromium.
+"""Take the screenshots of docs/ui.md: a log in use, shown in Debian's chromium.
 
 python tools/screenshots.py [FOLDER] [--all]
 """
@@ -36,7 +36,7 @@ def order(number: int, dice: random.Random) -> bytes:
 
 
 def fill(log: commitlog.CommitLog, dice: random.Random) -> None:
-    """Four topics: with many segments, compacted, small, empty."""
+    """Create four topics: one with many segments, a compacted, a small and an empty one."""
     now = time.time_ns() // 1_000_000
     orders = log.create_topic("orders", 6, {"segment_bytes": 150_000, "retention_ms": -1})
     for index, partition in enumerate(orders.partitions):
@@ -72,7 +72,7 @@ def fill(log: commitlog.CommitLog, dice: random.Random) -> None:
 
 @contextmanager
 def busy(log: commitlog.CommitLog) -> Iterator[None]:
-    """Append some orders all the time, and have a consumer read them."""
+    """Keep appending orders, and read them with a consumer."""
     ending, dice = threading.Event(), random.Random(2)
 
     def write() -> None:
@@ -125,7 +125,7 @@ KEPT = ("partition", "topic", "live-dark")
 
 
 def take(url: str, folder: Path, names: list[str]) -> None:
-    """Take pictures of a page that is served."""
+    """Take screenshots of the served page."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM)
         for name in names:
@@ -148,7 +148,7 @@ def take(url: str, folder: Path, names: list[str]) -> None:
 
 
 def main() -> None:
-    """Fill a log, serve its page, and take the pictures."""
+    """Fill a log, serve its page, and take the screenshots."""
     arguments = [one for one in sys.argv[1:] if one != "--all"]
     folder = Path(arguments[0]) if arguments else IMAGES
     folder.mkdir(exist_ok=True)

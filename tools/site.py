@@ -1,6 +1,6 @@
-"""A hook of mkdocs: pages and programs outside docs/ become part of the site, and links to them follow.
+"""A hook for mkdocs: adds pages and programs outside docs/ to the site, and adapts the links to them.
 
-README.md is the first page. What is linked by its place in the repository is found by its place in the site.
+README.md is the first page. Links in the sources are those of the repository; here they become the site's.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 
 
 def in_site(path: str) -> str:
-    """Return where a file of the repository is in the site."""
+    """Return the place in the site of a file of the repository."""
     return PAGES.get(path) or path.removeprefix("docs/")
 
 
 def with_links(markdown: str, source: str) -> str:
-    """Rewrite the links of a page of the repository for its place in the site."""
+    """Return a page with its links adapted to the site."""
     here = posixpath.dirname(in_site(source))
 
     def moved(link: re.Match[str]) -> str:
@@ -40,7 +40,7 @@ def with_links(markdown: str, source: str) -> str:
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add what stands outside docs/."""
+    """Add the pages and programs outside docs/."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     for program in sorted((ROOT / "examples").rglob("*.py")):
@@ -50,7 +50,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Make the links of a page those of the site."""
+    """Adapt the links of a page to the site."""
     outside = {page: source for source, page in PAGES.items()}
     name = page.file.src_uri
     return with_links(markdown, outside.get(name, f"docs/{name}"))

@@ -1,6 +1,6 @@
-"""The audit: is everything that went in there, once, in every window? It reads the log without Spark.
+"""The audit: is every event counted exactly once, in every window? It reads the log without Spark.
 
-What should have come out is worked out here from the raw events anew, in plain Python.
+It computes the expected result from the raw events, in plain Python.
 """
 
 import json
@@ -19,7 +19,7 @@ Window = tuple[int, str]  # where it starts, and a category
 
 @dataclass
 class Audit:
-    """Counts by window and category, of what was expected and of what was found."""
+    """Expected and actual counts, by window and category."""
 
     raw: int = 0
     duplicates: int = 0
@@ -31,7 +31,7 @@ class Audit:
     problems: list[str] = field(default_factory=list)
 
     def check(self, so: bool, problem: str) -> None:
-        """Note what is wrong."""
+        """Note a problem, unless `so`."""
         if not so:
             self.problems.append(problem)
 
@@ -52,7 +52,7 @@ def audit(log: commitlog.CommitLog, archived: Iterable[tuple[int, str, int]]) ->
 
 
 def expect(log: commitlog.CommitLog, found: Audit) -> None:
-    """Judge the raw events as the pipeline should have done."""
+    """Compute what the pipeline should make of the raw events."""
     seen: set[str] = set()
     for partition in log.topic("raw").partitions:
         for record in partition.records():
@@ -72,7 +72,7 @@ def expect(log: commitlog.CommitLog, found: Audit) -> None:
 
 
 def parsed(value: bytes) -> dict[str, Any] | None:
-    """Return a view, None if it is none."""
+    """Return a page view, or None if the record is not one."""
     try:
         view: dict[str, Any] = json.loads(value)
         return view if {"id", "user", "page"} < view.keys() and isinstance(view["time"], int) else None
@@ -81,12 +81,12 @@ def parsed(value: bytes) -> dict[str, Any] | None:
 
 
 def window(time_ms: int) -> int:
-    """Return where the window of a time starts."""
+    """Return the start of the window that contains a time."""
     return time_ms // WINDOW_MS * WINDOW_MS
 
 
 def look_at_clean(log: commitlog.CommitLog, found: Audit) -> None:
-    """Count what is clean, and what was rejected; nothing may be there twice."""
+    """Count clean and rejected events; none may occur twice."""
     ids: set[str] = set()
     for partition in log.topic("clean").partitions:
         for record in partition.records():
@@ -101,7 +101,7 @@ def look_at_clean(log: commitlog.CommitLog, found: Audit) -> None:
 
 
 def compare(found: Audit) -> None:
-    """Every window must be in the topic and in the table as it should be, and in Parquet if it is final."""
+    """Check that every window is right in the topic and in the table, and in Parquet if it is final."""
     for name in ("clean", "table"):
         counted = getattr(found, name)
         for at in found.expected.keys() | counted.keys():

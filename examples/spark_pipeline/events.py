@@ -1,6 +1,6 @@
 """The raw events: page views as a web server would log them, with everything that goes wrong on the way.
 
-They depend on nothing but the hour's number, so that a run which was killed makes the same ones again.
+They depend only on the number of the hour, so that a restarted run makes the same events again.
 """
 
 import json
@@ -19,7 +19,7 @@ MALFORMED = [b"", b"{", b'{"id": "x"}', b'{"id": 1, "user": "u", "page": "/", "t
 
 
 class Event(NamedTuple):
-    """A record of the topic "raw"; its timestamp is when it arrived."""
+    """A record of the topic "raw"; its timestamp is its time of arrival."""
 
     arrived_ms: int
     key: bytes
@@ -37,7 +37,7 @@ def of_hour(hour: int) -> list[Event]:
         if luck < 0.02:
             found.append(Event(arrived, user, chance.choice(MALFORMED)))
             continue
-        # most come at once, some up to 14 minutes late, and a few hours after anybody waits for them
+        # most arrive at once, some up to 14 minutes late, and a few hours too late
         late_ms = chance.randrange(2_000)
         if luck < 0.12:
             late_ms = chance.randrange(14 * MINUTE_MS)
@@ -57,7 +57,7 @@ def of_hour(hour: int) -> list[Event]:
 
 
 def append_all(log: commitlog.CommitLog) -> int:
-    """Append what is missing of the topic "raw", each hour once; returns how many events there are."""
+    """Append the missing hours to the topic "raw", each once; returns the number of events."""
     topic = log.topic("raw")
     for hour in range(HOURS):
         published = log.published("events")

@@ -1,20 +1,19 @@
-"""The queries: clean-up and enrichment, a table of views by window, an archive of windows that are final."""
+"""The queries: clean-up and enrichment, a table of views by window, and an archive of final windows."""
 
 import events
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-LATE = "15 minutes"  # an event that arrives later than this is refused
-# So much longer a query waits for others: partitions are not read at the same pace.
-WATERMARK = "1 hour"
+LATE = "15 minutes"  # an event that arrives later than this is rejected
+WATERMARK = "1 hour"  # longer than LATE, because partitions are not read at the same pace
 VIEW = "id STRING, user STRING, page STRING, time BIGINT, ms INT"
 CLEAN = f"{VIEW}, category STRING"
 ROWS_A_BATCH = 4_000
 
 
 def read(spark: SparkSession, log: str, topic: str) -> DataFrame:
-    """Read a topic from its beginning on, a few thousand records at a time."""
+    """Read a topic from its beginning, a few thousand records at a time."""
     reader = spark.readStream.format("commitlog").option("subscribe", topic)
     return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", ROWS_A_BATCH).load(log)
 
@@ -54,7 +53,7 @@ def clean_up(spark: SparkSession, log: str, checkpoints: str) -> StreamingQuery:
 
 
 def by_window(spark: SparkSession, log: str) -> DataFrame:
-    """Count the clean views of each category in each ten minutes."""
+    """Count the clean views of each category per ten minutes."""
     views = read(spark, log, "clean").select(f.from_json(f.col("value").cast("string"), CLEAN).alias("view"))
     return (
         views.select("view.*", f.expr("timestamp_millis(view.time) AS event_time"))
@@ -68,7 +67,7 @@ def by_window(spark: SparkSession, log: str) -> DataFrame:
 def keep_table(spark: SparkSession, log: str, checkpoints: str) -> StreamingQuery:
     """Keep the compacted topic "views" up to date: the latest count of each window and category.
 
-    Spark offers no update mode to Python's sinks, so each batch is written by itself, once for its number.
+    Spark has no update mode for Python sinks, so each batch is written separately, once per batch number.
     """
 
     def write(rows: DataFrame, batch: int) -> None:
@@ -83,11 +82,11 @@ def keep_table(spark: SparkSession, log: str, checkpoints: str) -> StreamingQuer
 
 
 def archive(spark: SparkSession, log: str, checkpoints: str, folder: str) -> StreamingQuery:
-    """Write each window to Parquet, once, when the watermark tells that it is final."""
+    """Write each window to Parquet once, when the watermark has passed it."""
     final = by_window(spark, log).withColumn("start", f.col("window.start")).drop("window")
     return started(final.writeStream.format("parquet"), f"{checkpoints}/archive", folder)
 
 
 def started(writer: DataStreamWriter, checkpoint: str, target: str | None = None) -> StreamingQuery:
-    """Start a query over what there is now."""
+    """Start a query over the records that exist now."""
     return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(target)

@@ -1,6 +1,6 @@
 """Page views from raw events to a table: python examples/spark_pipeline/run.py [folder]
 
-It goes on where it was when it was killed. Without a folder it works in a temporary one.
+If it is killed, the next run continues. Without a folder it works in a temporary one.
 """
 
 import os
@@ -43,7 +43,7 @@ def session() -> SparkSession:
 
 
 def create(log: commitlog.CommitLog) -> None:
-    """Create the topics that are missing."""
+    """Create the missing topics."""
     topics = {"raw": 2, "clean": 2, "rejected": 1, "views": 1}
     for name in topics.keys() - set(log.topics()):
         config = {"cleanup.policy": "compact"} if name == "views" else {}
@@ -51,7 +51,7 @@ def create(log: commitlog.CommitLog) -> None:
 
 
 def finish(name: str, start: Callable[[], StreamingQuery]) -> None:
-    """Run a query over what there is, and tell how it went."""
+    """Run a query over the records that exist now, and report its batches."""
     began, batches = time.monotonic(), []
     while True:
         query = start()
@@ -65,7 +65,7 @@ def finish(name: str, start: Callable[[], StreamingQuery]) -> None:
 
 
 def main(folder: Path) -> Audit:
-    """Run all of it."""
+    """Run the whole pipeline."""
     path, checkpoints, archived = (str(folder / name) for name in ("log", "checkpoints", "archive"))
     print(f"1. raw events, in {path}")
     with commitlog.open(path, mode="shared") as log:

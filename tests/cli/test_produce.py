@@ -81,7 +81,9 @@ def test_a_line_without_the_separator_is_named_and_those_before_are_kept(data: P
     block = "k:v\n" * 3 + "nothing\n"
     result = call("produce", data, "t", "-k", ":", stdin=block)
     assert result.exit_code == 1
-    assert result.stderr == "Error: record 3: there is no ':' after the key (records appended before that: 0)\n"
+    assert (
+        result.stderr == "Error: record 3: there is no ':' after the key (records appended before that: 0)\n"
+    )
 
 
 def test_the_null_marker_makes_tombstones(data: Path) -> None:
