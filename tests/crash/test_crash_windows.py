@@ -368,8 +368,8 @@ def test_kill_before_new_partitions_are_stored(live: Path, left: Path) -> None:
 
 
 def test_kill_before_the_first_quota_is_stored(live: Path, left: Path) -> None:
-    """crash: a folder without quotas -> there are none, the next set() goes on"""
-    window = "a folder without quotas -> there are none, the next set() goes on"
+    """crash: an empty folder -> there are no quotas, the next set() continues"""
+    window = "an empty folder -> there are no quotas, the next set() continues"
     with commitlog.open(live) as log, crashed_at(window, live, left):
         log.set_quota("a", producer_byte_rate=5)
     assert (left / "quotas").is_dir()

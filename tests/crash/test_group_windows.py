@@ -154,8 +154,8 @@ def settle(*members: GroupMember) -> list[set[TopicPartition]]:
 
 
 def test_kill_before_the_slots_of_who_has_gone_are_vacated(live: Path, left: Path) -> None:
-    """crash: replaced, with the slots of who has gone -> they beat in vain, until others get them"""
-    window = "replaced, with the slots of who has gone -> they beat in vain, until others get them"
+    """crash: replaced, slots of removed members not vacated -> their heartbeats have no effect"""
+    window = "replaced, slots of removed members not vacated -> their heartbeats have no effect"
     group = Alone(live)
     gone, stays = group.member("gone"), group.member("stays")
     settle(gone, stays)
@@ -177,8 +177,8 @@ def test_kill_before_the_slots_of_who_has_gone_are_vacated(live: Path, left: Pat
 
 
 def test_kill_before_a_new_member_has_its_slot(live: Path, left: Path) -> None:
-    """crash: a member whose slot tells of somebody else, or of nobody -> removed as a silent one"""
-    window = "a member whose slot tells of somebody else, or of nobody -> removed as a silent one"
+    """crash: a new member whose slot is empty or has an old token -> removed as a silent one"""
+    window = "a new member whose slot is empty or has an old token -> removed as a silent one"
     group = Alone(live)
     one = group.member("one")
     settle(one)
@@ -196,8 +196,8 @@ def test_kill_before_a_new_member_has_its_slot(live: Path, left: Path) -> None:
 
 
 def test_kill_in_the_deletion_of_a_group(live: Path, left: Path) -> None:
-    """crash: a group that has committed nothing, in a file -> delete it again"""
-    window = "a group that has committed nothing, in a file -> delete it again"
+    """crash: a group without offsets whose file remains -> delete it again"""
+    window = "a group without offsets whose file remains -> delete it again"
     with commitlog.open(live) as log:
         with joined(log) as consumer:
             consumer.commit({T0: 2, T1: 1})

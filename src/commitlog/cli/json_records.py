@@ -59,7 +59,7 @@ def parse_record(line: bytes, number: int) -> GivenRecord:
             _bytes_of(found, "value"),
             headers_of(found.get("headers")),
             _time_of(found.get("timestamp")),
-            _partition_of(found.get("partition")),
+            _integer(found.get("partition"), "partition must be a number"),
         )
     except (ValueError, RecursionError) as problem:
         raise InvalidRecordError(number, str(problem)) from None
@@ -89,14 +89,11 @@ def headers_of(given: Any) -> tuple[Header, ...]:
 
 
 def _time_of(given: Any) -> int | None:
-    if given is None or (isinstance(given, int) and not isinstance(given, bool)):
-        return given
-    if isinstance(given, str):
-        return parse_time(given)
-    raise ValueError("timestamp must be milliseconds since the epoch, or a time such as 2026-01-31T12:00")
+    allowed = "milliseconds since the epoch, or a time such as 2026-01-31T12:00"
+    return parse_time(given) if isinstance(given, str) else _integer(given, f"timestamp must be {allowed}")
 
 
-def _partition_of(given: Any) -> int | None:
-    if given is None or (isinstance(given, int) and not isinstance(given, bool)):
+def _integer(given: Any, problem: str) -> int | None:
+    if given is None or type(given) is int:
         return given
-    raise ValueError("partition must be a number")
+    raise ValueError(problem)

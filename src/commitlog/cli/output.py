@@ -1,6 +1,6 @@
 """Output of commands: JSON for scripts, tables for people, and raw bytes.
 
-Names, keys and values come from anybody, and a terminal acts on control characters: on a terminal these are
+Names, keys and values are not trusted, and a terminal acts on control characters: on a terminal these are
 shown as escapes; a pipe or a file gets every byte.
 """
 

@@ -80,20 +80,12 @@ class Printer:
             self._left -= len(batch)
 
 
-class DeletionCheck:
-    """Detects that a followed topic was deleted: its open files can still be read, but never grow."""
-
-    def __init__(self, log: CommitLog, topic: str) -> None:
-        self._log = log
-        self._topic = topic
-        self._topic_id = log.topic(topic).topic_id
-
-    def check(self) -> None:
-        """Raise an error if the topic was deleted, even if a new one has its name."""
-        with suppress(UnknownTopicError):
-            if self._log.topic(self._topic).topic_id == self._topic_id:
-                return
-        raise click.ClickException(f"topic {self._topic!r} was deleted")
+def _check_not_deleted(log: CommitLog, topic: str, topic_id: str | None) -> None:
+    """Raise an error if a topic was deleted, even if a new one has its name: its open files never grow."""
+    with suppress(UnknownTopicError):
+        if log.topic(topic).topic_id == topic_id:
+            return
+    raise click.ClickException(f"topic {topic!r} was deleted")
 
 
 def print_alone(
@@ -108,7 +100,7 @@ def print_alone(
     ends = consumer.end_offsets(sorted(consumer.assignment()))
     for name in ends:
         consumer.seek(name, start.in_partition(log.topic(topic).partition(name.partition)))
-    deletion = DeletionCheck(log, topic)
+    topic_id = log.topic(topic).topic_id
     while not printer.done and (follow or _is_behind(consumer, ends)):
         before = {name: consumer.position(name) for name in consumer.assignment()}
         found = consumer.poll_batches(_POLL_SECONDS, _POLL_BYTES)
@@ -116,7 +108,7 @@ def print_alone(
         if follow:
             printer.print(found)
             flush_output()
-            deletion.check()
+            _check_not_deleted(log, topic, topic_id)
         else:
             printer.print({name: _below(found[name], end) for name, end in ends.items() if name in found})
 
@@ -141,13 +133,13 @@ def _report_trimmed(consumer: Consumer, before: Mapping[TopicPartition, int], fo
 def print_in_group(log: CommitLog, consumer: Consumer, topic: str, printer: Printer, *, follow: bool) -> None:
     """Print as a member of a group, and commit what was printed."""
     consumer.subscribe(topic)
-    deletion = DeletionCheck(log, topic)
+    topic_id = log.topic(topic).topic_id
     deadline = time.monotonic() + _JOIN_SECONDS
     while not printer.done:
         found = consumer.poll_batches(_POLL_SECONDS, _POLL_BYTES)
         printer.print(found)
         flush_output()
-        deletion.check()
+        _check_not_deleted(log, topic, topic_id)
         idle = not found and not any(consumer.lag().values())
         if found:
             with suppress(CommitFailedError):  # the partition moved; its new owner reads these records again

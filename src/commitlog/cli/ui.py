@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import webbrowser
-from contextlib import AbstractContextManager
 
 import click
 
@@ -13,7 +12,6 @@ from commitlog.cli import options
 from commitlog.cli.open_log import writing
 from commitlog.cli.output import flush_output, print_json, say
 from commitlog.errors import LogLockedError
-from commitlog.log import CommitLog
 
 
 @click.command(
@@ -40,7 +38,7 @@ def ui(directory: str, port: int, writable: bool, no_browser: bool, as_json: boo
     from commitlog.ui.server import Server
 
     try:
-        with _opened(directory, writable) as log:
+        with writing(directory, shared=True) if writable else commitlog.open(directory, mode="r") as log:
             server = Server(log, port=port, writable=writable)
             if as_json:
                 print_json({"path": log.path, "url": server.url, "writable": writable})
@@ -53,11 +51,6 @@ def ui(directory: str, port: int, writable: bool, no_browser: bool, as_json: boo
     except LogLockedError as locked:
         hint = "without --writable you can still view it"
         raise click.ClickException(f"{locked}; {hint}") from locked
-
-
-def _opened(directory: str, writable: bool) -> AbstractContextManager[CommitLog]:
-    """Open the log: in shared mode if the page may change it, else for reading."""
-    return writing(directory, shared=True) if writable else commitlog.open(directory, mode="r")
 
 
 def _has_screen() -> bool:

@@ -260,19 +260,21 @@ class Fetcher:
             for place in waiting:
                 if place.partition.watch(self.event):
                     watched.append(place)
-            self._wait(waiting, time.monotonic() + seconds, ended, told=len(watched) == len(waiting))
+            self._wait(waiting, time.monotonic() + seconds, ended, notified=len(watched) == len(waiting))
         finally:
             for place in watched:
                 place.partition.unwatch(self.event)
             self.event.clear()
 
-    def _wait(self, waiting: list[Place], deadline: float, ended: Callable[[], bool], *, told: bool) -> None:
+    def _wait(
+        self, waiting: list[Place], deadline: float, ended: Callable[[], bool], *, notified: bool
+    ) -> None:
         began = time.monotonic()
         while all(place.is_at_end for place in waiting) and not ended():
             now = time.monotonic()
             if now >= deadline:
                 return
-            pause = _GROUP_SECONDS if told else look_again_after(now - began)
+            pause = _GROUP_SECONDS if notified else look_again_after(now - began)
             if self.event.wait(min(pause, deadline - now)):
                 return
 

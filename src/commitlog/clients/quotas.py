@@ -64,7 +64,7 @@ class Quotas:
         stored = {name: getattr(quota, name) for name in _RATES if getattr(quota, name) is not None}
         try:
             files.make_directories(self._folder)
-            # crash: a folder without quotas -> there are none, the next set() goes on
+            # crash: an empty folder -> there are no quotas, the next set() continues
             with ProcessLock(os.path.join(self._folder, _LOCK)):
                 write_small(path, json.dumps(stored).encode())
         except OSError as error:

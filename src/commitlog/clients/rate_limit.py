@@ -158,7 +158,7 @@ class RateLimit:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a quota: without one nobody need count."""
+        """Whether there is a quota; without one the caller need not count."""
         now = self.clock()
         if now >= self._look_at:
             self._look(now)
@@ -197,7 +197,7 @@ class Throttle:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a quota: without one nobody need count."""
+        """Whether there is a quota; without one the caller need not count."""
         return self._meter.is_limited
 
     def wait(self) -> None:

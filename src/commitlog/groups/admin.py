@@ -197,7 +197,7 @@ class Groups:
             committed = self.offsets().committed(group_id)
             if committed:
                 self.offsets().forget(group_id, committed)
-            # crash: a group that has committed nothing, in a file -> delete it again
+            # crash: a group without offsets whose file remains -> delete it again
             directory.remove()
 
     def forget_topic(self, topic: str) -> None:

@@ -58,7 +58,7 @@ class GroupDirectory:
             self.heartbeats.count_change()
             # crash: counted, not replaced -> the others read the old state once more
             self._store(after)
-            # crash: replaced, with the slots of who has gone -> they beat in vain, until others get them
+            # crash: replaced, slots of removed members not vacated -> their heartbeats have no effect
             for one in members:
                 if one.member_id not in state.members:
                     self.heartbeats.vacate(one.slot)

@@ -91,7 +91,7 @@ class GroupMember:
                 self._remove_expired(state)
                 member = self._new_member(state, wanted)
                 state.join(member, self._count(state.topics.union(wanted)))
-            # crash: a member whose slot tells of somebody else, or of nobody -> removed as a silent one
+            # crash: a new member whose slot is empty or has an old token -> removed as a silent one
             self._ticked_ns = self._clock()
             self.directory.heartbeats.occupy(member.slot, member.token, self._ticked_ns)
             self._member, self._seen = member, -1
