@@ -73,7 +73,7 @@ optional_topic = click.argument("topic", metavar="[TOPIC]", required=False, shel
 group = click.argument("group", metavar="GROUP", shell_complete=complete_group)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 shared = click.option(
-    "--shared", is_flag=True, help="Open the log in shared mode, as every other writer has to."
+    "--shared", is_flag=True, help="Open the log in shared mode; all other writers must, too."
 )
 yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 partition = click.option(
