@@ -67,7 +67,7 @@ class GroupMember:
 
     @property
     def known(self) -> bool:
-        """Whether the group still lists this member."""
+        """Whether this is still a member of the group."""
         with self.directory.lock:
             state = self.directory.look()
             return not self.lost and self._member is not None and self._member.member_id in state.members
@@ -145,7 +145,7 @@ class GroupMember:
 
     @property
     def lost(self) -> bool:
-        """Whether the group removed this member."""
+        """Whether this lost its membership without leaving."""
         # after joining again this is another member, and the loss of the first one does not count
         return self._lost is not None and self._lost is self._member
 
@@ -280,7 +280,7 @@ class GroupMember:
 
 
 def expired(state: GroupState, directory: GroupDirectory, now_ns: int) -> list[Member]:
-    """Return the members that have been silent for their session_timeout_ms.
+    """Return the members that have been silent for longer than their session_timeout_ms.
 
     A heartbeat far ahead of the clock is damage, and counts as silence: its member would never expire.
     """

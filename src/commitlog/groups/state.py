@@ -145,7 +145,7 @@ class GroupState:
         return tuple(partition for partition, owner in self.owners.items() if owner == member_id)
 
     def to_release(self, member_id: str) -> tuple[TopicPartition, ...]:
-        """Return what a member must release: everything at a new generation, less if it is cooperative."""
+        """Return what a member must release at a new generation: everything, or if cooperative what moves."""
         owned, reached = self.owned(member_id), self.members[member_id].generation
         if reached == self.generation:
             return ()

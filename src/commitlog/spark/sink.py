@@ -1,4 +1,4 @@
-"""Writing: tasks stage files; the driver publishes those of the successful attempts, all at once and once."""
+"""Writing: tasks stage files; the driver publishes those of the successful attempts, together and once."""
 
 from __future__ import annotations
 
