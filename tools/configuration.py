@@ -46,14 +46,14 @@ KAFKAS_NAMES: dict[str, str | None] = {
 HEAD = """\
 # Configuration
 
-Every setting there is, made from the source by `python tools/configuration.py`; a test compares. Names are
-Kafka's with underscores. A name ends in its unit: `_ms` are milliseconds, `_bytes` are bytes. -1 means "no
-limit" where it is allowed. A value that is not, and a name that does not exist, are a `ConfigError` that says
-what is.
+All settings. `python tools/configuration.py` generates this page from the source, and a test compares them.
+Names are Kafka's, with underscores. A name ends in its unit: `_ms` is milliseconds, `_bytes` is bytes. -1
+means "no limit" where it is allowed. An unknown name, or a value that is not allowed, is a `ConfigError`
+that says what is allowed.
 
-A topic's settings are kept with the topic. They may be given as a dictionary, also under Kafka's dotted
-names: `log.create_topic("t", config={"segment.bytes": 1 << 28})`; `topic.alter_config(flush_ms=100)` changes
-them. What differs from Kafka is in [Coming from Kafka](kafka.md#settings).
+A topic's settings are stored with the topic. You can pass them as a dictionary, also with Kafka's dotted
+names: `log.create_topic("t", config={"segment.bytes": 1 << 28})`. `topic.alter_config(flush_ms=100)`
+changes them. [Coming from Kafka](kafka.md#settings) lists the differences.
 """
 
 

@@ -1,6 +1,6 @@
-"""Metrics of a log for Prometheus: a collector and a small server. Needs the extra `metrics`.
+"""A collector of a log's metrics for Prometheus, and a small server. Needs the extra `metrics`.
 
-docs/monitoring.md lists the names.
+docs/monitoring.md lists the metrics.
 """
 
 from __future__ import annotations

@@ -429,7 +429,9 @@ def test_with_names_and_ids_no_node_speaks_for_another(
         assert ask(node, address, message) == Decided(1)
     other = make_transport(tls=authority.tls("127.0.0.1"))
     for message in [*FOR_NODES, proposal(2)]:
-        assert "the rights of node 1, and that takes those of node 2" in refusal(ask(other, address, message))
+        assert "the rights of node 2; this connection has those of node 1" in refusal(
+            ask(other, address, message)
+        )
     assert ask(other, address, proposal(1)) == Decided(1)
 
 

@@ -11,8 +11,8 @@ Lock: TypeAlias = "threading.Lock | ProcessLock"
 
 
 class Access(Protocol):
-    """The locks of a partition. `lock` guards appends and the set of segments, `sync_lock` allows one sync at
-    a time and is taken first, `compaction_lock` allows one pass and is taken before both.
+    """The locks of a partition, taken in this order: `compaction_lock` allows one pass, `sync_lock` one sync
+    at a time, `lock` guards appends and the set of segments.
     """
 
     alone: bool  # whether no other process writes the partition
@@ -21,23 +21,23 @@ class Access(Protocol):
     compaction_lock: Lock
 
     def renew(self) -> None:
-        """In a forked child: make other locks, for a thread of the parent may have held these."""
+        """In a forked child: replace the locks, which a thread of the parent may have held."""
 
     def learn(self) -> None:
-        """Take note of what other processes did since this one last held a lock."""
+        """Learn what other processes did since this one last held a lock."""
 
     def failed(self) -> None:
-        """Take note that this process changes nothing any more."""
+        """Note that this process changes nothing any more."""
 
     def half_changed(self) -> None:
-        """Take note that segments may be half replaced, and that this process will not put them right."""
+        """Note that segments may be half replaced and that this process will not repair them."""
 
     def leave(self) -> None:
-        """Have the partition open no more."""
+        """Note that this process no longer has the partition open."""
 
 
 class ExclusiveAccess:
-    """One process has the partition alone: its threads take turns."""
+    """The partition belongs to one process, whose threads take turns."""
 
     alone = True
     lock: Lock
@@ -48,17 +48,17 @@ class ExclusiveAccess:
         self.renew()
 
     def renew(self) -> None:
-        """In a forked child: make other locks, for a thread of the parent may have held these."""
+        """In a forked child: replace the locks, which a thread of the parent may have held."""
         self.lock, self.sync_lock, self.compaction_lock = (threading.Lock() for _ in range(3))
 
     def learn(self) -> None:
-        """There is nobody to learn of."""
+        """Do nothing: there are no other processes."""
 
     def failed(self) -> None:
-        """There is nobody to leave a mark for."""
+        """Do nothing: there are no other processes."""
 
     def half_changed(self) -> None:
-        """The next open recovers the partition."""
+        """Do nothing: the next open recovers the partition."""
 
     def leave(self) -> None:
-        """There is nobody to leave."""
+        """Do nothing: there are no other processes."""
