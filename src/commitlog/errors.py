@@ -425,15 +425,12 @@ class UnsupportedFormatError(CommitLogError):
 
 
 class CorruptionError(CommitLogError):
-    """Bytes are damaged in a way that a crash cannot explain, or missing.
-
-    `position` is the first byte of the damaged batch or entry.
-    """
+    """Bytes are missing, or damaged in a way that a crash cannot explain."""
 
     fields = ("path", "position", "reason")
     template = "{path}, byte {position}: {reason}"
     path: str
-    position: int
+    position: int  # the first byte of the damaged batch or entry
     reason: str
 
 

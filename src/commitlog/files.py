@@ -65,11 +65,22 @@ class Descriptor:
     def __del__(self) -> None:
         self.close()
 
+    def __enter__(self) -> int:
+        return self.fd
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close it; closing twice is fine."""
         fd, self.fd = self.fd, -1
         if fd != -1:
             os.close(fd)
+
+
+def open_empty(path: str) -> Descriptor:
+    """Create a file, or empty it, and open it for writing."""
+    return Descriptor(os.open(path, os.O_WRONLY | _NEW | os.O_TRUNC, 0o644))
 
 
 pwrite = os.pwrite  # the fast path of a single append; returns the bytes written
@@ -112,11 +123,8 @@ def sync_map(view: mmap.mmap) -> None:
 
 def sync_directory(path: str) -> None:
     """Make creations, renames and removals in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def make_directories(path: str) -> None:
@@ -178,33 +186,22 @@ def map_file(path: str, inode: int | None = None) -> mmap.mmap | None:
     Touching a lost page of a mapped file that has shrunk kills the process. So a file that may be mapped
     never shrinks below what was published: it is replaced by a shorter copy instead.
     """
-    fd = open_same(path, inode)
-    try:
-        if os.fstat(fd).st_size == 0:
-            return None
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-    finally:
-        os.close(fd)
+    with Descriptor(open_same(path, inode)) as fd:
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if os.fstat(fd).st_size else None
 
 
 def map_again(path: str, inode: int | None) -> mmap.mmap:
     """Map a whole file for writing; FileNotFoundError if it is gone or another file has its name."""
-    fd = open_same(path, inode, os.O_RDWR)
-    try:
+    with Descriptor(open_same(path, inode, os.O_RDWR)) as fd:
         return mmap.mmap(fd, 0)
-    finally:
-        os.close(fd)
 
 
 def map_writable(path: str, size: int) -> mmap.mmap:
     """Map a file for writing, with at least `size` bytes on reserved blocks; create it if necessary."""
-    fd = os.open(path, os.O_RDWR | _NEW, 0o644)
-    try:
+    with Descriptor(os.open(path, os.O_RDWR | _NEW, 0o644)) as fd:
         if os.fstat(fd).st_size < size:
             reserve(fd, size)
         return mmap.mmap(fd, 0)
-    finally:
-        os.close(fd)
 
 
 def map_tail(fd: int, start: int, end: int) -> mmap.mmap:
@@ -233,12 +230,9 @@ def _file_system(device: int) -> str | None:
 
 def write_whole(path: str, contents: bytes, temporary: str) -> None:
     """Replace a small file durably: readers, also after a crash, see the old contents or the new."""
-    fd = os.open(temporary, os.O_WRONLY | _NEW | os.O_TRUNC, 0o644)
-    try:
+    with open_empty(temporary) as fd:
         write_at(fd, [contents], len(contents), 0)
         sync_data(fd)
-    finally:
-        os.close(fd)
     # crash: the temporary file stays beside the old one -> the next write_whole overwrites it
     replace(temporary, path)
     sync_directory(os.path.dirname(path))
@@ -246,25 +240,19 @@ def write_whole(path: str, contents: bytes, temporary: str) -> None:
 
 def write_unsynced(path: str, contents: bytes) -> None:
     """Write a small file that may be lost and whose contents show whether it is complete."""
-    fd = os.open(path, os.O_WRONLY | _NEW | os.O_TRUNC, 0o644)
-    try:
+    with open_empty(path) as fd:
         write_at(fd, [contents], len(contents), 0)
-    finally:
-        os.close(fd)
 
 
 def copy_start(source: str, fd: int, size: int) -> None:
     """Copy the first `size` bytes of the file `source` to another file."""
-    reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
+    with Descriptor(os.open(source, os.O_RDONLY | os.O_NOFOLLOW)) as reading:
         done = 0
         while done < size:
             moved = os.sendfile(fd, reading, done, size - done)
             if moved == 0:
                 raise OSError(errno.EIO, f"ended after {done} of {size} bytes", source)
             done += moved
-    finally:
-        os.close(reading)
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:

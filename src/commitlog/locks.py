@@ -187,10 +187,10 @@ def writer_is_ready(directory: str) -> bool:
     newer than the files.
     """
     try:
-        fd = os.open(os.path.join(directory, NAME), os.O_RDONLY)
+        file = files.Descriptor(os.open(os.path.join(directory, NAME), os.O_RDONLY))
     except FileNotFoundError:
         return False
-    try:
+    with file as fd:
         if files.is_shared(fd):
             return True
         if files.try_lock(fd, shared=True):
@@ -201,5 +201,3 @@ def writer_is_ready(directory: str) -> bool:
             return bool(about["ready"] and about["boot"] == boot_id())
         except (ValueError, KeyError, TypeError):  # being written right now
             return False
-    finally:
-        os.close(fd)

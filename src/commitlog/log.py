@@ -199,10 +199,7 @@ class CommitLog:
             return self._topics.find(name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its files and the offsets that groups have committed for it.
-
-        Readers that have the files open can read on.
-        """
+        """Delete a topic, its files and its committed offsets; readers that have files open can read on."""
         self._check_writable()
         self._topics.find(name)
         self._groups.forget_topic(name)
@@ -381,10 +378,7 @@ class CommitLog:
     # --- the end
 
     def close(self) -> None:
-        """Close consumers and producers, sync everything, stop the threads and release the lock.
-
-        Closing twice is fine.
-        """
+        """Close clients, sync everything, stop the threads and release the lock. Closing twice is fine."""
         with contextlib.ExitStack() as last:
             last.callback(self._close)
             # callbacks run in reverse order: consumers first, whose listeners may still send records

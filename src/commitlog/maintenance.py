@@ -92,9 +92,7 @@ class Maintenance:
         return pause
 
     def tidy(self) -> float:
-        """Unlink removed files that are due, check that active segments still exist, and apply retention
-        every retention_check_ms; returns the seconds to the next run.
-        """
+        """Unlink removed files, check active segments, apply retention; returns seconds to the next run."""
         now, every = time.monotonic(), self._config.retention_check_ms / 1000
         for partition in self._partitions():
             partition.empty_trash(now)

@@ -15,7 +15,7 @@ from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ClosedError, DiskFullError, ForkedError, ReadOnlyError
 from commitlog.open_files import OpenFiles
 from commitlog.partitions import epochs
-from commitlog.partitions.access import Access, ExclusiveAccess
+from commitlog.partitions.access import Access
 from commitlog.partitions.adopter import Adopter
 from commitlog.partitions.appender import Appender
 from commitlog.partitions.compactor import Compactor
@@ -62,8 +62,9 @@ class Partition(LogReader):
         self.writable = state is not None
         self._log_source = source
         if state is None or log_config is None:
-            self._state = self._syncer = self._appender = self._adopter = _absent(source.name)
-            self._shortener = self._compactor = self._role = _absent(source.name)
+            absent: Any = _Absent(source.name)
+            self._state = self._syncer = self._appender = self._adopter = absent
+            self._shortener = self._compactor = self._role = absent
             return
         self._state = state
         self._syncer = Syncer(state)
@@ -90,9 +91,7 @@ class Partition(LogReader):
         steps: Steps | None = None,
     ) -> Self:
         """Recover the partition and open it for writing by this process alone; the directory must exist."""
-        return cls._recovered(
-            path, name, config, log_config, cache, lambda page: ExclusiveAccess(), clean, steps
-        )
+        return cls._recovered(path, name, config, log_config, cache, lambda page: Access(), clean, steps)
 
     @classmethod
     def _recovered(
@@ -555,7 +554,3 @@ class _Absent:
 
     def __getattr__(self, verb: str) -> NoReturn:
         raise ReadOnlyError(self._name)
-
-
-def _absent(name: str) -> Any:
-    return _Absent(name)

@@ -167,9 +167,7 @@ def _hole(path: str, position: int, start: int, end: int) -> Damage:
 def _next_batch(
     buffer: memoryview, position: int, size: int, path: str, expected: int, limit: int
 ) -> BatchHeader:
-    """Return the header of the batch at `position`; CorruptionError unless it is sound and its offsets are in
-    [expected, limit).
-    """
+    """Return the header of the batch at `position`; it must be sound, with offsets in [expected, limit)."""
     header = check(buffer, position, size, path)
     if header.base_offset < expected:
         raise CorruptionError(path, position, f"offset {header.base_offset} follows offset {expected - 1}")
@@ -242,8 +240,7 @@ def salvage_segment(
     lost: list[tuple[int, int]] = []
     kept_bytes = 0
     buffer = segment.buffer() if segment.size_bytes else memoryview(b"")
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
-    try:
+    with files.open_empty(temporary) as fd:
         copy = _Copy(fd, segment.base_offset)
         for position, end, found in sound_batches(segment, end_offset):
             if isinstance(found, BatchHeader):
@@ -252,8 +249,6 @@ def salvage_segment(
                 kept_bytes += end - position
         lost += copy.fill_up_to(least_end if end_offset is None else end_offset)
         files.sync_data(fd)
-    finally:
-        os.close(fd)
     files.link(segment.path, kept_as)
     files.sync_directory(os.path.dirname(segment.path))
     # crash: the damaged segment has two names -> open() meets it again under the first
@@ -271,13 +266,10 @@ def salvage_segment(
 def fill_hole(directory: str, start: int, end: int, config: TopicConfig) -> Salvage:
     """Create a segment without records for the missing offsets [start, end); an empty file may be there."""
     path = segment_path(directory, start)
-    fd = os.open(path + TEMPORARY_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
-    try:
+    with files.open_empty(path + TEMPORARY_SUFFIX) as fd:
         copy = _Copy(fd, start)
         lost = copy.fill_up_to(end)
         files.sync_data(fd)
-    finally:
-        os.close(fd)
     files.replace(path + TEMPORARY_SUFFIX, path)
     files.sync_directory(directory)
     segment = Segment(path, start, copy.size)

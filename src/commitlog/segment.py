@@ -309,17 +309,15 @@ class Segment:
         return check(buffer, position - shift, limit - shift, self.path, shift)
 
     def latest_at(self, position: int) -> int:
-        """Return the latest timestamp of the batch at `position`; MAX_INT64 if it is damaged, so that no
-        search by time skips it.
-        """
+        """Return the latest timestamp of the batch at `position`; MAX_INT64 if damaged, so never skipped."""
         try:
             return self.check_at(position).max_timestamp
         except CorruptionError:
             return MAX_INT64
 
     def latest_checked(self, size_bytes: int) -> int:
-        """Check every batch in the first `size_bytes` and return the latest timestamp; it is safe to delete
-        data because of it. CorruptionError if a batch is damaged.
+        """Check all batches in the first `size_bytes`, so that data may be deleted by their latest timestamp,
+        which is returned; CorruptionError if a batch is damaged.
         """
         if self._checked is None or self._checked[0] != size_bytes:
             self._checked = size_bytes, check_batches(self.path, 0, size_bytes, self.base_offset)
@@ -331,9 +329,7 @@ class Segment:
     # --- reading
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Iterate over (position, header) from `position` on; checks that batches follow one another, but not
-        their checksums.
-        """
+        """Iterate over (position, header) from `position` on, unchecked, but batches must be consecutive."""
         if position >= self.size_bytes:
             return
         window = self._window(position)

@@ -229,8 +229,7 @@ def shorter_copy(segment: Segment, offset: int) -> int:
     temporary = segment.path + TEMPORARY_SUFFIX
     size = position
     try:
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
-        try:
+        with files.open_empty(temporary) as fd:
             files.copy_start(segment.path, fd, position)
             if batch is not None:
                 header = batch.header
@@ -239,8 +238,6 @@ def shorter_copy(segment: Segment, offset: int) -> int:
                 files.write_at(fd, pieces, part.size, position)
                 size += part.size
             files.sync_data(fd)
-        finally:
-            os.close(fd)
     except BaseException:
         files.remove(temporary)
         raise

@@ -1,45 +1,23 @@
-"""Access: how the threads of one process, or several processes, take turns at a partition."""
+"""Access: how the threads of one process take turns at a partition. sharing.py does it for processes."""
 
 from __future__ import annotations
 
 import threading
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from commitlog.locks import ProcessLock
 
 Lock: TypeAlias = "threading.Lock | ProcessLock"
 
 
-class Access(Protocol):
+class Access:
     """The locks of a partition, taken in this order: `compaction_lock` allows one pass, `sync_lock` one sync
     at a time, `lock` guards appends and the set of segments.
+
+    This process has the partition alone; SharedAccess has more to do where others write, too.
     """
 
-    alone: bool  # whether no other process writes the partition
-    lock: Lock
-    sync_lock: Lock
-    compaction_lock: Lock
-
-    def renew(self) -> None:
-        """In a forked child: replace the locks, which a thread of the parent may have held."""
-
-    def learn(self) -> None:
-        """Learn what other processes did since this one last held a lock."""
-
-    def failed(self) -> None:
-        """Note that this process changes nothing any more."""
-
-    def half_changed(self) -> None:
-        """Note that segments may be half replaced and that this process will not repair them."""
-
-    def leave(self) -> None:
-        """Note that this process no longer has the partition open."""
-
-
-class ExclusiveAccess:
-    """The partition belongs to one process, whose threads take turns."""
-
-    alone = True
+    alone = True  # whether no other process writes the partition
     lock: Lock
     sync_lock: Lock
     compaction_lock: Lock
@@ -52,13 +30,13 @@ class ExclusiveAccess:
         self.lock, self.sync_lock, self.compaction_lock = (threading.Lock() for _ in range(3))
 
     def learn(self) -> None:
-        """Do nothing: there are no other processes."""
+        """Learn what other processes did since this one last held a lock."""
 
     def failed(self) -> None:
-        """Do nothing: there are no other processes."""
+        """Note that this process changes nothing any more."""
 
     def half_changed(self) -> None:
-        """Do nothing: the next open recovers the partition."""
+        """Note that segments may be half replaced and that this process will not repair them."""
 
     def leave(self) -> None:
-        """Do nothing: there are no other processes."""
+        """Note that this process no longer has the partition open."""

@@ -82,8 +82,8 @@ class Counters:
     """
 
     __slots__ = (
-        "_batched_records", "_batches", "_first_offset", "_first_position", "_passes", "_rolls",
-        "_sync_counts", "_sync_seconds", "_trimmed_bytes", "_trimmed_segments",
+        "_batched_records", "_batches", "_first_offset", "_first_position", "_rolls", "_sync_counts",
+        "_sync_seconds", "_trimmed_bytes", "_trimmed_segments", "passes",
     )  # fmt: skip
 
     def __init__(self, next_offset: int, position: int) -> None:
@@ -93,7 +93,7 @@ class Counters:
         self._trimmed_segments = self._trimmed_bytes = 0
         self._sync_counts = [0] * (len(SYNC_BOUNDS) + 1)
         self._sync_seconds = 0.0
-        self._passes = CompactionMetrics(0, 0.0, 0, 0, 0, 0, None)
+        self.passes = CompactionMetrics(0, 0.0, 0, 0, 0, 0, None)
 
     def moved(self, offsets: int, size_bytes: int) -> None:
         """Note that the end of the log, and of its last segment, moved other than by an append."""
@@ -131,8 +131,8 @@ class Counters:
 
     def compacted(self, report: CompactionReport) -> None:
         """Note a compaction pass."""
-        before = self._passes
-        self._passes = CompactionMetrics(
+        before = self.passes
+        self.passes = CompactionMetrics(
             before.passes + 1,
             before.seconds + report.seconds,
             before.bytes_before + report.bytes_before,
@@ -142,25 +142,17 @@ class Counters:
             None,
         )
 
-    @property
-    def passes(self) -> CompactionMetrics:
-        """The compaction passes so far."""
-        return self._passes
-
     def written(self, next_offset: int, position: int, producers: int) -> WriteMetrics:
         """Return what was written, given where the log ends now; with `lock` held."""
-        records = next_offset - self._first_offset
+        records, counts = next_offset - self._first_offset, list(accumulate(self._sync_counts))
+        buckets = tuple(zip(SYNC_BOUNDS, counts, strict=False))
         return WriteMetrics(
             appends=self._batches + records - self._batched_records,
             records=records,
             bytes=position - self._first_position,
             rolls=self._rolls,
-            syncs=self._syncs(),
+            syncs=SyncMetrics(counts[-1], self._sync_seconds, buckets),
             segments_trimmed=self._trimmed_segments,
             bytes_trimmed=self._trimmed_bytes,
             producers=producers,
         )
-
-    def _syncs(self) -> SyncMetrics:
-        counts = list(accumulate(self._sync_counts))
-        return SyncMetrics(counts[-1], self._sync_seconds, tuple(zip(SYNC_BOUNDS, counts, strict=False)))

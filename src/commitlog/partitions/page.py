@@ -52,6 +52,16 @@ class Checkpoint(NamedTuple):
     has_producers: int
 
 
+class _Word:
+    """A live word of the page, to be read as an attribute."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __get__(self, page: StatePage, _: type[StatePage]) -> int:
+        return page._words[self._number]
+
+
 class StatePage:
     """start_offset <= durable_offset <= next_offset; generation grows when the set of segments changes."""
 
@@ -292,45 +302,14 @@ class StatePage:
 
     # --- reading what was published
 
-    @property
-    def generation(self) -> int:
-        """Grows whenever segments are added, removed or replaced; odd during the change."""
-        return self._words[_GENERATION]
-
-    @property
-    def truncations(self) -> int:
-        """Grows whenever a truncation starts or ends."""
-        return self._words[_TRUNCATIONS]
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that may be read."""
-        return self._words[_START]
-
-    @property
-    def next_offset(self) -> int:
-        """The offset of the next append."""
-        return self._words[_NEXT]
-
-    @property
-    def durable_offset(self) -> int:
-        """Everything below it survives power loss."""
-        return self._words[_DURABLE]
-
-    @property
-    def base_offset(self) -> int:
-        """The base_offset of the active segment."""
-        return self._words[_BASE]
-
-    @property
-    def clean_offset(self) -> int:
-        """Everything below it is compacted."""
-        return self._words[_CLEAN]
-
-    @property
-    def end_position(self) -> int:
-        """Where the active segment ends."""
-        return self._words[_END_POSITION]
+    generation = _Word(_GENERATION)  # grows when segments are added, removed or replaced; odd meanwhile
+    truncations = _Word(_TRUNCATIONS)  # grows when a truncation starts and when it ends
+    start_offset = _Word(_START)  # the first offset that may be read
+    next_offset = _Word(_NEXT)  # the offset of the next append
+    durable_offset = _Word(_DURABLE)  # everything below it survives power loss
+    base_offset = _Word(_BASE)  # of the active segment
+    clean_offset = _Word(_CLEAN)  # everything below it is compacted
+    end_position = _Word(_END_POSITION)  # where the active segment ends
 
     @property
     def high_watermark(self) -> int:

@@ -204,11 +204,8 @@ def snapshots(directory: str) -> list[str]:
 
 def sync_snapshots(directory: str) -> None:
     """Make the newest snapshot durable."""
-    fd = os.open(snapshots(directory)[-1], os.O_RDONLY)
-    try:
+    with files.Descriptor(os.open(snapshots(directory)[-1], os.O_RDONLY)) as fd:
         files.sync_data(fd)
-    finally:
-        os.close(fd)
     files.sync_directory(directory)
 
 

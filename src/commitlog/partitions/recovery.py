@@ -92,13 +92,15 @@ class Recovery:
 
         With `spare_cleaned`, the files that a compaction pass is writing stay: it may still be running.
         """
+        self._mode, self._read_only = mode, read_only
+        self._salvages = mode == "salvage" and not read_only
         if not read_only:
             finish_swaps(self._directory, salvage=mode == "salvage")
             self._clear_leftovers(spare_cleaned)
         known = self._known
         segments = list_segments(self._directory, self._cache)
         if known is not None:
-            segments = self._from_the_start(segments, known, mode, read_only)
+            segments = self._from_the_start(segments, known)
         segments = segments or [self._empty(0)]
         last = segments[-1]
         trusted = (
@@ -108,10 +110,10 @@ class Recovery:
         if trusted and known is not None:
             last.size_bytes = known.end_position
             next_offset, durable = known.next_offset, known.durable_offset
-            segments = self._without_holes(segments, mode, read_only)
+            segments = self._without_holes(segments)
         else:
             durable = known.durable_offset if known else last.base_offset
-            segments, next_offset = self._check_from(segments, durable, mode, read_only)
+            segments, next_offset = self._check_from(segments, durable)
             durable = min(durable, next_offset)
         if not read_only:
             self._complete_indexes(segments, durable, trusted)
@@ -142,13 +144,11 @@ class Recovery:
             if orphan or suffix in unfinished:
                 files.remove(os.path.join(self._directory, name))
 
-    def _from_the_start(
-        self, segments: list[Segment], known: Checkpoint, mode: RecoveryMode, read_only: bool
-    ) -> list[Segment]:
+    def _from_the_start(self, segments: list[Segment], known: Checkpoint) -> list[Segment]:
         """Return the segments from start_offset on; a trim was about to remove those below."""
         start = known.start_offset
         while len(segments) > 1 and segments[1].base_offset <= start:
-            if not read_only:
+            if not self._read_only:
                 for path in (segments[0].path, *companions(segments[0].path)):
                     files.remove(path)
             segments = segments[1:]
@@ -156,17 +156,17 @@ class Recovery:
             return [self._empty(known.next_offset)]
         if segments and segments[0].base_offset <= start:
             return segments
-        if known.durable_offset <= start and mode != "salvage":
+        if known.durable_offset <= start and self._mode != "salvage":
             # crash: the first segment was never synced and is lost -> what follows it goes too
-            return [*self._drop(segments, 0, mode, read_only), self._empty(start)]
+            return [*self._drop(segments, 0), self._empty(start)]
         end = segments[0].base_offset if segments else known.durable_offset
-        if mode != "salvage":
+        if self._mode != "salvage":
             reason = f"offsets [{start}, {end}) are missing, and some of them were synced"
             raise CorruptionError(self._directory, 0, reason)
         self._salvaged.append(Salvage(self._directory, "", 0, ((start, end),), end))
         return segments or [self._empty(end)]
 
-    def _without_holes(self, segments: list[Segment], mode: RecoveryMode, read_only: bool) -> list[Segment]:
+    def _without_holes(self, segments: list[Segment]) -> list[Segment]:
         """Check, from their indexes, that sealed segments follow one another without holes."""
         whole = segments[:1]
         for segment, after in pairwise(segments):
@@ -177,21 +177,19 @@ class Recovery:
                 if end > after.base_offset:
                     raise _overlap(after, end)
             except CorruptionError:
-                if mode != "salvage" or read_only:
+                if not self._salvages:
                     raise
                 end = self._salvage(segment, after.base_offset)
-            self._join(whole, after, end, mode, read_only)
+            self._join(whole, after, end)
         return whole
 
-    def _join(
-        self, before: list[Segment], segment: Segment, expected: int, mode: RecoveryMode, read_only: bool
-    ) -> None:
+    def _join(self, before: list[Segment], segment: Segment, expected: int) -> None:
         """Add a segment to those that end at `expected`; a hole is damage, or filled in mode salvage."""
         end = segment.base_offset
         if expected > end:
             raise _overlap(segment, expected)
         if expected < end:
-            if mode != "salvage" or read_only:
+            if not self._salvages:
                 raise CorruptionError(segment.path, 0, f"offsets [{expected}, {end}) are missing before it")
             if before and before[-1].size_bytes == 0:
                 del before[-1]  # the segment that fills the hole takes its name
@@ -205,29 +203,27 @@ class Recovery:
 
     # --- checking what may be torn
 
-    def _check_from(
-        self, segments: list[Segment], durable: int, mode: RecoveryMode, read_only: bool
-    ) -> tuple[list[Segment], int]:
+    def _check_from(self, segments: list[Segment], durable: int) -> tuple[list[Segment], int]:
         """Check every batch from `durable` on; returns the segments that stay and the next_offset."""
         first = max((number for number, one in enumerate(segments) if one.base_offset < durable), default=0)
         if self._known is None:  # it is not known what was synced: only the last segment may be torn
             first, durable = 0, segments[-1].base_offset
-        kept = self._without_holes(segments[: first + 1], mode, read_only)[:-1]
+        kept = self._without_holes(segments[: first + 1])[:-1]
         expected = segments[first].base_offset
         self._steps.expect(sum(segment.size_bytes for segment in segments[first:]))
         for number in range(first, len(segments)):
             segment = segments[number]
-            if durable <= expected < segment.base_offset and mode != "salvage":
+            if durable <= expected < segment.base_offset and self._mode != "salvage":
                 # crash: the end of an unsynced segment was lost, its successor was not
-                self._drop(segments, number, mode, read_only)
+                self._drop(segments, number)
                 return kept, expected
-            self._join(kept, segment, expected, mode, read_only)
+            self._join(kept, segment, expected)
             with self._steps.part(segment.size_bytes):
-                point = durable if self._known is not None and mode != "salvage" else 0
-                expected, damage = self._check_segment(segment, point, durable, read_only)
+                point = durable if self._known is not None and self._mode != "salvage" else 0
+                expected, damage = self._check_segment(segment, point, durable)
             after = segments[number + 1].base_offset if number + 1 < len(segments) else None
             overlaps = after is not None and expected > after
-            if mode == "salvage" and not read_only:
+            if self._salvages:
                 if damage is not None or overlaps:
                     expected = self._salvage(segment, after, durable)
             elif damage is None:
@@ -235,13 +231,13 @@ class Recovery:
             elif expected < durable:
                 raise damage
             else:
-                self._cut(segment, damage.position, mode)
-                self._drop(segments, number + 1, mode, read_only)
+                self._cut(segment, damage.position)
+                self._drop(segments, number + 1)
                 return kept, expected
-        return self._reach_durable(kept, expected, durable, mode), max(expected, durable)
+        return self._reach_durable(kept, expected, durable), max(expected, durable)
 
     def _check_segment(
-        self, segment: Segment, point: int, durable: int, read_only: bool
+        self, segment: Segment, point: int, durable: int
     ) -> tuple[int, CorruptionError | None]:
         """Check a segment's batches from offset `point` on; returns where they end, and the damage there."""
         self._checked += 1
@@ -260,40 +256,36 @@ class Recovery:
         if synced or not only_zeros(segment.path, damage.position, segment.size_bytes):
             return expected, damage
         segment.size_bytes = damage.position  # reserved blocks, never written
-        if not read_only:
+        if not self._read_only:
             _cut_file(segment)
         return expected, None
 
-    def _cut(self, segment: Segment, position: int, mode: RecoveryMode) -> None:
+    def _cut(self, segment: Segment, position: int) -> None:
         torn_bytes = segment.size_bytes - position
-        if mode == "absolute":
+        if self._mode == "absolute":
             raise TornTailError(segment.path, position, torn_bytes)
         self._cut_bytes += torn_bytes
         segment.size_bytes = position
 
-    def _reach_durable(
-        self, segments: list[Segment], expected: int, durable: int, mode: RecoveryMode
-    ) -> list[Segment]:
+    def _reach_durable(self, segments: list[Segment], expected: int, durable: int) -> list[Segment]:
         """Never assign an offset twice: lost records that were synced are damage, or a gap if salvaged."""
         if expected >= durable:
             return segments
-        if mode != "salvage":
+        if self._mode != "salvage":
             last = segments[-1]
             reason = f"the log ends at offset {expected}, but everything below {durable} was synced"
             raise CorruptionError(last.path, last.size_bytes, reason)
-        self._join(segments, self._empty(durable), expected, mode, False)
+        self._join(segments, self._empty(durable), expected)
         return segments
 
-    def _drop(
-        self, segments: list[Segment], number: int, mode: RecoveryMode, read_only: bool
-    ) -> list[Segment]:
+    def _drop(self, segments: list[Segment], number: int) -> list[Segment]:
         """Drop the unsynced segments that follow a tear: their offsets would leave a gap."""
         dropped = segments[number:]
-        if dropped and mode == "absolute":
+        if dropped and self._mode == "absolute":
             raise TornTailError(dropped[0].path, 0, sum(segment.size_bytes for segment in dropped))
         self._dropped += len(dropped)
         self._cut_bytes += sum(segment.size_bytes for segment in dropped)
-        if dropped and not read_only:
+        if dropped and not self._read_only:
             for segment in reversed(dropped):
                 for path in (segment.path, *companions(segment.path)):
                     files.remove(path)
@@ -356,9 +348,6 @@ def _overlap(segment: Segment, expected: int) -> CorruptionError:
 
 def _cut_file(segment: Segment) -> None:
     """Cut a file to its true size, which the next open trusts for a sealed segment."""
-    fd = os.open(segment.path, os.O_RDWR)
-    try:
+    with files.Descriptor(os.open(segment.path, os.O_RDWR)) as fd:
         files.cut(fd, segment.size_bytes)
         files.sync_data(fd)
-    finally:
-        os.close(fd)

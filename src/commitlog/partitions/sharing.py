@@ -15,7 +15,7 @@ from commitlog.config import TopicConfig
 from commitlog.errors import CorruptionError, UnknownTopicError
 from commitlog.locks import HeldElsewhereError, ProcessLock
 from commitlog.open_files import OpenFiles
-from commitlog.partitions.access import Lock
+from commitlog.partitions.access import Access
 from commitlog.partitions.layout import Layout
 from commitlog.partitions.page import StatePage
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
@@ -27,16 +27,13 @@ from commitlog.segment_writer import SegmentWriter
 _MEMBERS, _APPEND, _SYNC, _COMPACTION = "members.lock", "append.lock", "sync.lock", "compaction.lock"
 
 
-class SharedAccess:
+class SharedAccess(Access):
     """Locks between processes. Taking one brings this process's state up to date.
 
     Every process that has the partition open holds a shared lock on the file `members`.
     """
 
     alone = False
-    lock: Lock
-    sync_lock: Lock
-    compaction_lock: Lock
 
     def __init__(self, path: str, page: StatePage, members: files.Descriptor) -> None:
         self._path = path

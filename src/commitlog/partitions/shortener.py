@@ -29,11 +29,7 @@ class Shortener:
         self._outgoing: list[Segment] = []  # no longer in the layout, but still to be retired
         self.retention_error: str | None = None
 
-    def trim_before(self, offset: int) -> None:
-        """Remove the records below `offset`; a file is removed once all its records are."""
-        self._trim(offset)
-
-    def _trim(self, offset: int, truncations: int | None = None) -> bool:
+    def trim_before(self, offset: int, truncations: int | None = None) -> bool:
         """Remove the records below `offset` and return True; with `truncations`, only if that count is still
         true, because after a truncation other records may have these offsets.
         """
@@ -104,7 +100,7 @@ class Shortener:
         if damage is not None and state.changes != layout.generation:
             return 0  # apparent damage may be a segment that was just replaced: wait for the next round
         self._note_retention(damage)
-        if count and self._trim(ends[count], truncations):
+        if count and self.trim_before(ends[count], truncations):
             _logger.info("%s: retention removed %d segments, up to offset %d", state.name, count, ends[count])
             return count
         return 0

@@ -78,9 +78,7 @@ class Source(Protocol):
         """Return the segments as they are now."""
 
     def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
-        """Return [start, end) with defaults filled in, cut at the high watermark; OffsetOutOfRangeError if
-        `start` is outside the log.
-        """
+        """Return [start, end) with defaults, cut at the high watermark; OffsetOutOfRangeError if outside."""
 
     def pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
         """Read [start, end) segment by segment."""
@@ -133,7 +131,7 @@ class LocalSource:
         """Do nothing."""
 
     def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
-        """Return [start, end) with defaults filled in, cut at the high watermark."""
+        """Return [start, end) with defaults, cut at the high watermark; OffsetOutOfRangeError if outside."""
         self.check_open()
         low, high = self.start_offset, self.next_offset
         start = low if start is None else start
@@ -411,9 +409,7 @@ class PageSource(LocalSource):
         return True
 
     def mapped_again(self) -> None:
-        """Raise UnknownTopicError if the page belongs to another topic of the same name; the inode does not
-        tell, because a file system reuses it.
-        """
+        """Raise UnknownTopicError if the topic has been replaced: a new page may have the old one's inode."""
         if not self._is_same():
             raise UnknownTopicError(self.name)
 

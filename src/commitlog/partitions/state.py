@@ -203,9 +203,7 @@ class LogState(LocalSource):
             raise PartitionFailedError(self.name, str(error)) from error
 
     def full(self, error: OSError) -> OSError | CommitLogError:
-        """Return the error to raise if nothing was left behind: a typed one if the disk is full or too many
-        files are open.
-        """
+        """Return the typed error for a full disk or too many open files, if nothing was left behind."""
         if files.is_too_many(error):
             return TooManyOpenFilesError(self.path, error.strerror)
         return DiskFullError(self.path, error.strerror) if files.is_full(error) else error

@@ -84,9 +84,7 @@ class Syncer:
         state.names_synced = names
 
     def declare_producers(self) -> None:
-        """Make it durable that batches name their producers, before the first one does: otherwise, after a
-        power cut, nobody would look for it.
-        """
+        """Make it durable that batches name producers, before one does: recovery looks for them only then."""
         state = self._state
         with state.sync_lock:
             state.check_writable()

@@ -102,9 +102,7 @@ class Publisher:
     # --- the steps
 
     def _check(self, staged: Sequence[StagedFile]) -> dict[int, list[StagedBatch]]:
-        """Return the batches of staged files by file_id, or raise an error if they cannot be appended: after
-        the commit point it is too late.
-        """
+        """Return the batches of staged files by file_id; after the commit it is too late to refuse them."""
         checked = {}
         for one in staged:
             if one.topic in INTERNAL:

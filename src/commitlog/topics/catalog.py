@@ -348,18 +348,13 @@ def not_ours(path: str) -> CorruptionError:
 def read_json(path: str) -> dict[str, Any]:
     """Return the JSON object in a small file; CorruptionError if it holds something else."""
     try:
-        found = json.loads(read_small(path))
+        with open(path, "rb") as file:
+            found = json.load(file)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise not_ours(path)
     return found
-
-
-def read_small(path: str) -> bytes:
-    """Return the contents of a small file."""
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def write_small(path: str, contents: bytes, new: str = _NEW) -> None:

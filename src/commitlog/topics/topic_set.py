@@ -295,7 +295,7 @@ class TopicSet:
         if mode == "r":
             return Partition.read_only(
                 path, name, config, self._cache,
-                writer=self._has_writer, clean=self._catalog.has_clean_marker,
+                writer=partial(writer_is_ready, self._path), clean=self._catalog.has_clean_marker,
                 same=partial(self._is_same, entry), steps=self._steps,
             )  # fmt: skip
         if mode == "shared" or entry.name in INTERNAL:
@@ -330,10 +330,6 @@ class TopicSet:
         """Say, for a reader, whether a topic has not been deleted and created again."""
         stored = self._catalog.entry(opened.name)
         return stored is not None and stored.topic_id == opened.topic_id
-
-    def _has_writer(self) -> bool:
-        """Say, for a reader, whether a writer keeps the state pages up to date."""
-        return writer_is_ready(self._path)
 
     def _store_or_abandon(self, entry: TopicEntry, opened: Sequence[Partition]) -> None:
         try:
