@@ -20,11 +20,6 @@ class Steps:
         if total_bytes:
             self._report()
 
-    @property
-    def wanted(self) -> bool:
-        """Whether progress is reported at all."""
-        return self._progress is not None
-
     def expect(self, size_bytes: int) -> None:
         """Add to the total."""
         self._total += size_bytes

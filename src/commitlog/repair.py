@@ -105,7 +105,8 @@ def verify_segments(
     for segment, end in zip(segments, ends, strict=True):
         try:
             with steps.part(segment.size_bytes):
-                for _, _, found in counted(sound_batches(segment, end), steps):
+                for position, following, found in sound_batches(segment, end):
+                    steps.add(following - position)
                     if isinstance(found, Damage):
                         damage.append(found)
                     else:
@@ -119,21 +120,9 @@ def verify_segments(
     return VerifyReport(len(segments), batches, records, size, tuple(damage))
 
 
-Found = tuple[int, int, BatchHeader | Damage]
-
-
-def counted(batches: Iterator[Found], steps: Steps) -> Iterator[Found]:
-    """Report the progress of sound_batches(), if anybody wants it."""
-    return _counted(batches, steps) if steps.wanted else batches
-
-
-def _counted(batches: Iterator[Found], steps: Steps) -> Iterator[Found]:
-    for position, end, found in batches:
-        steps.add(end - position)
-        yield position, end, found
-
-
-def sound_batches(segment: Segment, end_offset: int | None) -> Iterator[Found]:
+def sound_batches(
+    segment: Segment, end_offset: int | None
+) -> Iterator[tuple[int, int, BatchHeader | Damage]]:
     """Iterate over the sound batches of a segment and the damage between them, as (position, end, found).
 
     Missing offsets are damage too, at the place where they should be, and so are batches of another segment.
@@ -329,8 +318,11 @@ def repaired(
 
 
 def _is_damaged(segment: Segment, end_offset: int, steps: Steps) -> bool:
-    batches = counted(sound_batches(segment, end_offset), steps)
-    return any(isinstance(found, Damage) for _, _, found in batches)
+    for position, end, found in sound_batches(segment, end_offset):
+        steps.add(end - position)
+        if isinstance(found, Damage):
+            return True
+    return False
 
 
 def _rebuild_indexes(segment: Segment, end_offset: int, config: TopicConfig) -> int:

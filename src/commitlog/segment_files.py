@@ -25,7 +25,7 @@ from commitlog.segment import DELETED_SUFFIX, TEMPORARY_SUFFIX, Segment, compani
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
-DAMAGED_SUFFIX = ".damaged"  # kept beside what took its place
+DAMAGED_SUFFIX = ".damaged"  # kept beside its replacement
 _SEGMENT_NAME = re.compile(r"\d{20}\.log(\.swap)?")
 
 

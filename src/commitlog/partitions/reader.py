@@ -35,7 +35,7 @@ class LogReader:
         self.name = name
         self._source = source
 
-    # --- where it stands
+    # --- offsets
 
     @property
     def start_offset(self) -> int:

@@ -32,7 +32,7 @@ from commitlog.segment_files import list_segments
 from commitlog.tasks import Signal
 
 CHANGE_SECONDS = 5.0  # how long a reader waits for a writer that is changing segments
-_TO_BE_LISTED = -1  # no generation of a page
+_TO_BE_LISTED = -1  # differs from every generation of a page
 
 Piece = TypeVar("Piece")
 Answer = TypeVar("Answer")

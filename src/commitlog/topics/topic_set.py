@@ -287,7 +287,7 @@ class TopicSet:
     def _open_partition(self, entry: TopicEntry, number: int, config: TopicConfig, mode: Mode) -> Partition:
         name = f"{entry.name}-{number}"
         path = os.path.join(self._path, name)
-        if os.path.islink(path):  # since the log was opened, by another process
+        if os.path.islink(path):  # made by another process since the log was opened
             check_no_links(self._path)
         if not os.path.isdir(path):
             self._make_again(entry, path, mode)
