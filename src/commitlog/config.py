@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict, get_args
 
 from commitlog.errors import ConfigError
 
@@ -22,6 +22,10 @@ CompressionType = Literal["none", "zstd", "lz4", "gzip", "snappy"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 CleanupPolicy = Literal["delete", "compact", "compact,delete"]
 RecoveryMode = Literal["cut", "absolute", "salvage"]
+Acks = Literal[0, 1, "all"]
+ProducerCompression = Literal["topic", CompressionType]
+OffsetReset = Literal["earliest", "latest", "none"]
+IsolationLevel = Literal["read_uncommitted", "read_committed"]
 
 
 def between(default: int, low: int, high: int = MAX_INT64, *, unlimited: bool = False) -> Any:
@@ -34,9 +38,9 @@ def fraction(default: float) -> Any:
     return field(default=default, metadata={"fraction": True})
 
 
-def one_of(default: str | int, *allowed: str | int) -> Any:
-    """Declare a setting with a fixed set of values."""
-    return field(default=default, metadata={"allowed": allowed})
+def one_of(kind: Any, default: str | int) -> Any:
+    """Declare a setting with the values of a Literal type."""
+    return field(default=default, metadata={"allowed": get_args(kind)})
 
 
 def function() -> Any:
@@ -97,9 +101,9 @@ def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
 class TopicConfig(Config):
     """The settings of one topic. Names and defaults are Kafka's, except that flush_ms is a second."""
 
-    cleanup_policy: CleanupPolicy = one_of("delete", "delete", "compact", "compact,delete")
+    cleanup_policy: CleanupPolicy = one_of(CleanupPolicy, "delete")
     """What is removed: segments that are too old, records whose key has a later record, or both."""
-    compression_type: CompressionType = one_of("none", "none", "zstd", "lz4", "gzip", "snappy")
+    compression_type: CompressionType = one_of(CompressionType, "none")
     """The compression of batch bodies; lz4 and snappy need the extra `codecs`."""
     delete_retention_ms: int = between(DAY_MS, 0)
     """How long compaction keeps a tombstone after the first pass that saw it."""
@@ -115,7 +119,7 @@ class TopicConfig(Config):
     """Compaction reads every record within this time, whatever the dirty ratio."""
     max_message_bytes: int = between(MIB, 1, MAX_INT32)
     """The largest record accepted: key, value and headers together."""
-    message_timestamp_type: TimestampType = one_of("CreateTime", "CreateTime", "LogAppendTime")
+    message_timestamp_type: TimestampType = one_of(TimestampType, "CreateTime")
     """A record's timestamp: the one given with it, or the time of the append."""
     min_cleanable_dirty_ratio: float = fraction(0.5)
     """Compaction starts when at least this fraction of the bytes is dirty."""
@@ -213,7 +217,7 @@ class LogConfig(Config):
     """The rate limit of compaction's reads and writes."""
     max_open_segments: int = between(64, 1, 1 << 20)
     """The number of sealed segments that stay open and mapped; the least recently used is closed first."""
-    recovery_mode: RecoveryMode = one_of("cut", "cut", "absolute", "salvage")
+    recovery_mode: RecoveryMode = one_of(RecoveryMode, "cut")
     """What open does with an unfinished end: cut it off, refuse it, or salvage what is sound."""
     retention_check_ms: int = between(300_000, 1)
     """How often retention is applied."""
@@ -225,7 +229,7 @@ class LogConfig(Config):
 class ProducerConfig(Config):
     """The settings of a producer, under Kafka's names; batch_size and buffer_memory are in bytes."""
 
-    acks: Literal[0, 1, "all"] = one_of(1, 0, 1, "all")
+    acks: Acks = one_of(Acks, 1)
     """What a future waits for: nothing (0), written (1), or synced and on all in-sync replicas (`"all"`)."""
     batch_size: int = between(MIB, 1)
     """A batch is appended when it reaches this many bytes."""
@@ -233,9 +237,7 @@ class ProducerConfig(Config):
     """With `acks="all"`, `send()` waits while this many bytes are unsynced."""
     client_id: str = field(default="", metadata={"type": str})
     """The name that quotas apply to."""
-    compression_type: Literal["topic"] | CompressionType = one_of(
-        "topic", "topic", "none", "zstd", "lz4", "gzip", "snappy"
-    )
+    compression_type: ProducerCompression = one_of(ProducerCompression, "topic")
     """The compression of the batches; `topic` uses the topic's."""
     delivery_timeout_ms: int = between(120_000, 0)
     """How long a batch that cannot be appended is retried."""
@@ -263,9 +265,7 @@ class ConsumerConfig(Config):
 
     auto_commit_interval_ms: int = between(5000, 0)
     """How often positions are committed with `enable_auto_commit`."""
-    auto_offset_reset: Literal["earliest", "latest", "none"] = one_of(
-        "earliest", "earliest", "latest", "none"
-    )
+    auto_offset_reset: OffsetReset = one_of(OffsetReset, "earliest")
     """Where to start if no offset is committed, or if the log no longer has it; `none` raises."""
     client_id: str = field(default="", metadata={"type": str})
     """The name that quotas apply to."""
@@ -282,9 +282,7 @@ class ConsumerConfig(Config):
     """The name of a static member, which keeps its partitions across a restart."""
     heartbeat_interval_ms: int = between(3000, 1)
     """How often a member sends a heartbeat and looks for new topics and partitions."""
-    isolation_level: Literal["read_uncommitted", "read_committed"] = one_of(
-        "read_uncommitted", "read_uncommitted", "read_committed"
-    )
+    isolation_level: IsolationLevel = one_of(IsolationLevel, "read_uncommitted")
     """Both values read the same records: there are no transactions."""
     key_deserializer: Callable[[bytes | None], Any] | None = function()
     """Called with every key, also with None."""
@@ -326,11 +324,11 @@ __all__ = [
 class ProducerSettings(TypedDict, total=False):
     """The settings of ProducerConfig, as keyword arguments."""
 
-    acks: Literal[0, 1, "all"]
+    acks: Acks
     batch_size: int
     buffer_memory: int
     client_id: str
-    compression_type: Literal["topic"] | CompressionType
+    compression_type: ProducerCompression
     delivery_timeout_ms: int
     enable_idempotence: bool
     key_serializer: Callable[[Any], bytes | None] | None
@@ -344,7 +342,7 @@ class ConsumerSettings(TypedDict, total=False):
     """The settings of ConsumerConfig, as keyword arguments."""
 
     auto_commit_interval_ms: int
-    auto_offset_reset: Literal["earliest", "latest", "none"]
+    auto_offset_reset: OffsetReset
     client_id: str
     consumer_timeout_ms: int
     enable_auto_commit: bool
@@ -352,7 +350,7 @@ class ConsumerSettings(TypedDict, total=False):
     group_id: str | None
     group_instance_id: str | None
     heartbeat_interval_ms: int
-    isolation_level: Literal["read_uncommitted", "read_committed"]
+    isolation_level: IsolationLevel
     key_deserializer: Callable[[bytes | None], Any] | None
     max_poll_interval_ms: int
     max_poll_records: int

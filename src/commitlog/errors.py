@@ -291,9 +291,7 @@ class NotEnoughReplicasError(CommitLogError):
     """Too few replicas are in sync; nothing was appended."""
 
     fields = ("name", "isr_size", "min_insync_replicas")
-    template = (
-        "{name}: {isr_size} of min_insync_replicas = {min_insync_replicas} in sync; nothing was appended"
-    )
+    template = "{name}: {isr_size} of min_insync_replicas = {min_insync_replicas} in sync; not appended"
 
 
 class NotEnoughReplicasAfterAppendError(CommitLogError):
@@ -459,9 +457,7 @@ class TornTailError(CommitLogError):
     """The log ends with an unfinished append, which recovery mode "absolute" refuses."""
 
     fields = ("path", "position", "torn_bytes")
-    template = (
-        "{path}, byte {position}: {torn_bytes} bytes of an unfinished append; recovery_mode='cut' drops them"
-    )
+    template = "{path}, byte {position}: {torn_bytes} bytes of a torn append; recovery_mode='cut' drops them"
 
 
 class DiskFullError(CommitLogError, OSError):

@@ -120,10 +120,9 @@ class Segment:
         view = self._map = files.map_file(self.path, self.inode)
         if self.cache is not None:
             self.cache.use(self)
-        if view is None or len(view) < size:
-            raise CorruptionError(
-                self.path, 0 if view is None else len(view), f"the file ends before byte {size}"
-            )
+        found = 0 if view is None else len(view)
+        if view is None or found < size:
+            raise CorruptionError(self.path, found, f"the file ends before byte {size}")
         return Window(view, 0, size)
 
     def _small_window(self, position: int, size: int) -> Window:

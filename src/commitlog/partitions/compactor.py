@@ -191,9 +191,8 @@ class Compactor:
         state = self._state
         if not state.config.compacts:
             return None
-        ratio = dirty_ratio(
-            state.segments.segments, state.clean_offset, state.high_watermark, state.config, now_ms()
-        )
+        segments, mark = state.segments.segments, state.high_watermark
+        ratio = dirty_ratio(segments, state.clean_offset, mark, state.config, now_ms())
         return replace(state.counters.passes, dirty_ratio=ratio)
 
     def cancel(self) -> None:

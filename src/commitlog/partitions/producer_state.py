@@ -169,14 +169,11 @@ class Producers:
             again = epoch != PUBLISHED and producer_id in self._known  # a staged file may have any number
             if again or not 1 <= count <= KEPT_BATCHES:
                 raise ValueError(f"{count} batches of producer {producer_id}")
-            batches = [
-                SentBatch(*_BATCH.unpack_from(body, place + number * _BATCH.size)) for number in range(count)
-            ]
-            place += count * _BATCH.size
+            starts = range(place, place + count * _BATCH.size, _BATCH.size)
+            batches = [SentBatch(*_BATCH.unpack_from(body, start)) for start in starts]
+            place, last = starts.stop, batches[-1]
             if epoch == PUBLISHED:
-                self.published = Published(
-                    producer_id, batches[-1].last_sequence + 1, batches[-1].base_offset
-                )
+                self.published = Published(producer_id, last.last_sequence + 1, last.base_offset)
             else:
                 self._known[producer_id] = _Producer(epoch)
                 self._known[producer_id].batches = batches

@@ -90,9 +90,8 @@ class Shortener:
             sizes, active_max = [one.size_bytes for one in layout.segments], state.writer.latest()
             # a follower trims its active segment only when its leader's start_offset says so
             ends = [*layout.bases, state.next_offset if state.rolls_by_itself else MAX_INT64]
-            most = max(
-                number for number, end in enumerate(ends) if number == 0 or end <= state.high_watermark
-            )
+            mark = state.high_watermark
+            most = max(number for number, end in enumerate(ends) if number == 0 or end <= mark)
         try:
             count, damage = retention.expired(layout.segments, sizes, active_max, state.config, now_ms, most)
         except FileNotFoundError as problem:  # removed or replaced meanwhile, or lost

@@ -444,9 +444,8 @@ class LogState(LocalSource):
 
     def restore_producers(self) -> None:
         """Rebuild the state of producers from snapshots and batches."""
-        self.producers = producer_state.restored(
-            self.path, self.segments.segments, self.next_offset, now_ms()
-        )
+        segments = self.segments.segments
+        self.producers = producer_state.restored(self.path, segments, self.next_offset, now_ms())
         if len(self.producers):
             self.page.publish_producers()
 

@@ -23,7 +23,7 @@ class Syncer:
         self.sync_to(state.page.next_offset)  # other processes may have appended, too
 
     def sync_to(self, offset: int) -> None:
-        """Make everything below `offset` durable; a caller that waited for another's sync may be done."""
+        """Make everything below `offset` durable. Group commit: another caller's sync may have covered it."""
         state = self._state
         with state.sync_lock:
             if state.durable_offset >= offset:

@@ -231,9 +231,8 @@ class Catalog:
             for number in range(first, entry.partitions + 1):
                 partition = f"{entry.name}-{number}"
                 if self.holds_records(partition):
-                    raise TopicExistsError(
-                        f"{entry.name} (records without a topic in {self._path(partition)})"
-                    )
+                    where = self._path(partition)
+                    raise TopicExistsError(f"{entry.name} (records without a topic in {where})")
             files.sync_directory(self._directory)
             yield
         except BaseException:
