@@ -326,7 +326,7 @@ class AuthorizationError(CommitLogError):
     """This peer may not make this request."""
 
     fields = ("request", "peer", "required")
-    template = "{request} needs the rights of {required}; this connection has those of {peer}"
+    template = "{request} needs the rights of {required}; this connection has the rights of {peer}"
 
 
 class FrameTooLargeError(CommitLogError, ValueError):
