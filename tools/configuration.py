@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the types, ranges, defaults and docstrings of the settings.
+"""Writes docs/configuration.md from the settings themselves: their types, ranges, defaults and docstrings.
 
 python tools/configuration.py
 """
@@ -46,19 +46,19 @@ KAFKAS_NAMES: dict[str, str | None] = {
 HEAD = """\
 # Configuration
 
-This page lists every setting. `python tools/configuration.py` generates it from the source, and a test checks
-that it is up to date. Names are Kafka's with underscores. A name ends in its unit: `_ms` are milliseconds,
-`_bytes` are bytes. Where -1 is allowed, it means "no limit". An invalid value or an unknown name raises a
-`ConfigError` that says what is allowed.
+All settings. `python tools/configuration.py` generates this page from the source, and a test compares them.
+Names are Kafka's, with underscores. A name ends in its unit: `_ms` is milliseconds, `_bytes` is bytes. -1
+means "no limit" where it is allowed. An unknown name, or a value that is not allowed, is a `ConfigError`
+that says what is allowed.
 
-The settings of a topic are stored with it. They may be given as a dictionary, also under Kafka's dotted
-names: `log.create_topic("t", config={"segment.bytes": 1 << 28})`; `topic.alter_config(flush_ms=100)` changes
-them. [Coming from Kafka](kafka.md#settings) lists the differences from Kafka.
+A topic's settings are stored with the topic. You can pass them as a dictionary, also with Kafka's dotted
+names: `log.create_topic("t", config={"segment.bytes": 1 << 28})`. `topic.alter_config(flush_ms=100)`
+changes them. [Coming from Kafka](kafka.md#settings) lists the differences.
 """
 
 
 def meanings(config: type[Config]) -> dict[str, str]:
-    """Return the docstring of each field."""
+    """Return the docstring below each field."""
     body = ast.parse(textwrap.dedent(inspect.getsource(config))).body[0].body  # type: ignore[attr-defined]
     found = {}
     for field, below in itertools.pairwise(body):
@@ -68,7 +68,7 @@ def meanings(config: type[Config]) -> dict[str, str]:
 
 
 def human(name: str, value: int) -> str:
-    """Return a number with a readable unit, such as KiB for bytes and days for milliseconds."""
+    """Write a number so that people see how much it is: bytes as KiB, milliseconds as days."""
     if value == MAX_INT32:
         return "2³¹ - 1"
     units: list[tuple[str, int]] = []
@@ -83,7 +83,7 @@ def human(name: str, value: int) -> str:
 
 
 def default(field: dataclasses.Field[Any]) -> str:
-    """Return the default of a field."""
+    """Write a field's default."""
     if field.default_factory is not dataclasses.MISSING:
         return f"`{field.default_factory.__name__}()`"  # type: ignore[attr-defined]
     value = field.default
@@ -93,7 +93,7 @@ def default(field: dataclasses.Field[Any]) -> str:
 
 
 def kind(field: dataclasses.Field[Any]) -> str:
-    """Return the type and the range of a field."""
+    """Write a field's type, and what values it may have."""
     rule = field.metadata
     if "allowed" in rule:
         return "one of " + ", ".join(f"`{value}`" for value in rule["allowed"])
@@ -108,13 +108,13 @@ def kind(field: dataclasses.Field[Any]) -> str:
 
 
 def kafkas_name(name: str) -> str:
-    """Return Kafka's name of a setting."""
+    """Write Kafka's name of a setting."""
     theirs = KAFKAS_NAMES.get(name, name.replace("_", "."))
     return f"`{theirs}`" if theirs else "none"
 
 
 def section(config: type[Config], example: str) -> str:
-    """Return the section for one class of settings."""
+    """Write the table of one class of settings."""
     means = meanings(config)
     lines = [
         f"## {config.__name__}\n",

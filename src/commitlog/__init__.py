@@ -74,15 +74,15 @@ def open(
     config: LogConfig | None = None,
     progress: Progress | None = None,
 ) -> CommitLog:
-    """Open a directory of topics.
+    """Open a log: a directory of topics.
 
-    In mode "w" the directory is created if need be and locked: one process writes, and LogLockedError names
-    it to the second. In mode "shared" any number of processes write the log, all in that mode; each append
-    takes a file lock. In mode "r" nothing is written but the offsets of consumer groups and what quotas
-    count, and any number of processes may read along.
+    Mode "w" creates the directory if necessary and locks it: only one process writes, and a second one gets
+    a LogLockedError that names the first. In mode "shared" any number of processes write the log, all of them
+    in that mode; each append takes a file lock. In mode "r" any number of processes read, and write only the
+    offsets of consumer groups, quota usage and staged files.
 
-    A log that was not closed is checked where it may be torn, in mode "r" when a topic is asked for:
-    `progress` is then called with the bytes done, and the bytes in all as far as they are known.
+    A log that was not closed is checked where it may be torn; in mode "r" this happens when a topic is first
+    used. `progress` is called with the bytes checked so far and the total known so far.
     """
     return CommitLog.open(path, mode, config, progress=progress)
 
@@ -95,66 +95,25 @@ def connect(
     timeout_ms: int = 30_000,
     read_from: Literal["leader", "any"] = "leader",
 ) -> RemoteLog:
-    """Connect to a cluster: topics and partitions that other machines have, with the methods of local ones.
+    """Connect to a cluster and return a log whose topics and partitions are on other machines.
 
-    `addresses` is "host:port" of a node, or of several with commas between them; the others are learned
-    from them. `tls` is a certificate of the nodes' authority. `secret` is the nodes' client_secret; their own
-    secret works as well, but lets this program do whatever a node may. Whatever is asked is tried again until
-    timeout_ms is over, also when another node leads meanwhile. With read_from="any" a follower may be read:
-    one of `addresses`, if it has the partition.
+    `addresses` is "host:port" of one node or a comma-separated list; they name the other nodes. `tls` holds
+    a certificate from the nodes' authority. `secret` is the nodes' client_secret; their own secret works too,
+    but gives this program every right of a node. Requests are retried for up to timeout_ms, also when
+    another node takes over. With read_from="any", reads may go to a follower among `addresses`.
     """
-    from commitlog.replication.remote.remote_log import RemoteLog  # sockets are imported when they are wanted
+    from commitlog.replication.remote.remote_log import RemoteLog  # imports sockets only when needed
 
     return RemoteLog.open(addresses, tls=tls, secret=secret, timeout_ms=timeout_ms, read_from=read_from)
 
 
 __all__ = [
-    "ClosedError",
-    "CommitLog",
-    "CommitLogError",
-    "CompactionReport",
-    "ConfigError",
-    "Consumer",
-    "ConsumerConfig",
-    "ConsumerRecord",
-    "CorruptionError",
-    "DiskFullError",
-    "GroupDescription",
-    "Health",
-    "InvalidRecordError",
-    "Latest",
-    "LogConfig",
-    "LogLockedError",
-    "LogMetrics",
-    "NotLeaderError",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "OffsetOutOfRangeError",
-    "Partition",
-    "PartitionFailedError",
-    "Partitioner",
-    "Producer",
-    "ProducerConfig",
-    "Quota",
-    "ReadOnlyError",
-    "RebalanceListener",
-    "Record",
-    "RecordBatch",
-    "RecordFuture",
-    "RecordMetadata",
-    "RecordTooLargeError",
-    "RepairReport",
-    "Segment",
-    "StagedFile",
-    "StagingWriter",
-    "Topic",
-    "TopicConfig",
-    "TopicExistsError",
-    "TopicPartition",
-    "UnknownTopicError",
-    "VerifyReport",
-    "connect",
-    "open",
-    "register_assignor",
-    "register_partitioner",
-]
+    "ClosedError", "CommitLog", "CommitLogError", "CompactionReport", "ConfigError", "Consumer",
+    "ConsumerConfig", "ConsumerRecord", "CorruptionError", "DiskFullError", "GroupDescription", "Health",
+    "InvalidRecordError", "Latest", "LogConfig", "LogLockedError", "LogMetrics", "NotLeaderError",
+    "OffsetAndMetadata", "OffsetAndTimestamp", "OffsetOutOfRangeError", "Partition", "PartitionFailedError",
+    "Partitioner", "Producer", "ProducerConfig", "Quota", "ReadOnlyError", "RebalanceListener", "Record",
+    "RecordBatch", "RecordFuture", "RecordMetadata", "RecordTooLargeError", "RepairReport", "Segment",
+    "StagedFile", "StagingWriter", "Topic", "TopicConfig", "TopicExistsError", "TopicPartition",
+    "UnknownTopicError", "VerifyReport", "connect", "open", "register_assignor", "register_partitioner",
+]  # fmt: skip

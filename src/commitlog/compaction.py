@@ -1,8 +1,8 @@
-"""Compaction: of every key only the latest record stays. Kafka's log cleaner, on columns.
+"""Compaction keeps only the latest record of every key: Kafka's log cleaner, on columns.
 
-A pass notes the latest offset of every key in the dirty part of the log, as far as its map has room, and
-then rewrites the segments below that point without the records that have a later one. Offsets and order
-never change. docs/compaction.md has the picture.
+A pass notes the latest offset of every key in the dirty part of the log, until its map is full, and then
+rewrites the segments below that point without the records that a later one replaces. Offsets and order never
+change. docs/compaction.md has a picture.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from commitlog.segment_files import CleanedFile
 from commitlog.tasks import Signal
 
 _CHUNK_ROWS = 16_384
-_COPY_ROWS = 1024  # a batch that stays whole and has as many records is copied as it stands
-_MAX_GROUP_SPAN = 1 << 32  # an index entry holds 32 bits
+_COPY_ROWS = 1024  # a batch that loses nothing and has at least this many records is copied unchanged
+_MAX_GROUP_SPAN = 1 << 32  # an index entry has 32 bits for the relative offset
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What a pass did; records and bytes are those of the segments that could be cleaned.
+    """What a pass did; records and bytes count the segments that could be cleaned.
 
     `stopped_by` is None for a complete pass, or "map full", "cancelled", "changed" (segments were trimmed or
-    truncated meanwhile) or "nothing to clean".
+    truncated during the pass) or "nothing to clean".
     """
 
     partition: str
@@ -63,7 +63,7 @@ class CompactionReport:
 
 
 class Cleanable(NamedTuple):
-    """The segments that a pass may rewrite, and the part [first_dirty, end) of them that it looks at."""
+    """The segments that a pass may rewrite, and their dirty part, [first_dirty, end)."""
 
     segments: tuple[Segment, ...]
     first_dirty: int
@@ -71,20 +71,20 @@ class Cleanable(NamedTuple):
 
     @property
     def dirty_bytes(self) -> int:
-        """The size of the segments that no pass has seen."""
+        """The size of the segments that no pass has read."""
         return sum(one.size_bytes for one in self._dirty())
 
     @property
     def dirty_ratio(self) -> float:
-        """The part of the bytes that no pass has seen."""
+        """The fraction of the bytes that no pass has read."""
         return self.dirty_bytes / (sum(one.size_bytes for one in self.segments) or 1)
 
     def _dirty(self) -> list[Segment]:
-        ends = [*(one.base_offset for one in self.segments[1:]), self.end]  # one too many, if there is none
+        ends = [*(one.base_offset for one in self.segments[1:]), self.end]  # one too many without segments
         return [one for one, end in zip(self.segments, ends, strict=False) if end > self.first_dirty]
 
     def is_due(self, config: TopicConfig, now_ms: int) -> bool:
-        """Say whether a pass should run: there is enough to gain, or a record has waited too long."""
+        """Say whether a pass should run: enough bytes are dirty, or a record has waited too long."""
         dirty = self._dirty()
         if not dirty:
             return False
@@ -99,13 +99,11 @@ class Cleanable(NamedTuple):
 def cleanable(
     segments: Sequence[Segment], clean_offset: int, limit_offset: int, config: TopicConfig, now_ms: int
 ) -> Cleanable:
-    """Return what a pass may clean: not the last segment, which is active, nothing that reaches above
-    `limit_offset`, and nothing younger than min_compaction_lag_ms.
-    """
+    """Return what a pass may clean: sealed segments below `limit_offset`, past min_compaction_lag_ms."""
     chosen: list[Segment] = []
     end = segments[0].base_offset
     for segment, after in pairwise(segments):
-        # without a lag no record is too young: one dated ahead of the clock would hold up all that follow
+        # without a lag no record is too young: a timestamp in the future would block all later segments
         young = 0 < config.min_compaction_lag_ms > now_ms - segment.max_timestamp
         if after.base_offset > limit_offset or (young and after.base_offset > clean_offset):
             break
@@ -117,9 +115,9 @@ def cleanable(
 def dirty_ratio(
     segments: Sequence[Segment], clean_offset: int, limit_offset: int, config: TopicConfig, now_ms: int
 ) -> float | None:
-    """Return the ratio that the cleaner compares with min_cleanable_dirty_ratio; arguments as cleanable().
+    """Return the ratio that the cleaner compares with min_cleanable_dirty_ratio; same arguments as cleanable.
 
-    None if the topic is not compacted, or while segments are missing: just removed, or damaged.
+    None if the topic is not compacted, or while segments are missing or damaged.
     """
     if not config.compacts:
         return None
@@ -133,7 +131,7 @@ def dirty_ratio(
 
 
 class Pass:
-    """One pass over what is cleanable: the caller swaps in what cleaned() yields."""
+    """One pass over what is cleanable; the caller swaps in the files that cleaned() yields."""
 
     def __init__(
         self,
@@ -151,10 +149,10 @@ class Pass:
         self._now_ms = now_ms
         self._pace = pace
         self._keys = KeyMap(buffer_bytes)
-        self._live: Int64s | None = None  # the sorted offsets of the map, once hashes are not needed
+        self._live: Int64s | None = None  # the sorted offsets of the map, once hashes are no longer needed
         self._last_of_producer: dict[int, int] = {}
-        self.end = work.end  # everything below it is clean after the pass
-        self.stopped_by: str | None = None  # what ended it early
+        self.end = work.end  # everything below is clean after the pass
+        self.stopped_by: str | None = None  # why it ended early
         self.segments_after = len(work.segments)
         self.records_before = self.records_after = self.tombstones_removed = 0
         self.bytes_after = self.bytes_before = sum(one.size_bytes for one in work.segments)
@@ -162,9 +160,9 @@ class Pass:
         self._steps = Steps(progress, work.dirty_bytes + self.bytes_before)
 
     def cleaned(self) -> Generator[tuple[CleanedFile, Sequence[Segment]], None, None]:
-        """Yield each cleaned file, with the segments whose place it takes; swap it in before going on.
+        """Yield each cleaned file with the segments it replaces; swap it in before asking for the next.
 
-        Close the iterator after an error: a file that was not swapped in is discarded then.
+        Close the iterator after an error, so that a file that was not swapped in is discarded.
         """
         try:
             with self._steps.part(self._work.dirty_bytes):
@@ -179,7 +177,7 @@ class Pass:
             self.stopped_by = "map full"
 
     def stop(self, reason: str) -> None:
-        """End early: what was swapped in stays, but nothing more is clean than before."""
+        """End early: files that were swapped in stay, but the clean offset does not move."""
         self.end, self.stopped_by = self._work.first_dirty, reason
 
     # --- the latest offset of every key
@@ -192,7 +190,7 @@ class Pass:
                 return
 
     def _dirty_chunks(self) -> Iterator[tuple[list[bytes], Int64s]]:
-        """Iterate over the keys of the dirty part, with their offsets, many at a time."""
+        """Iterate over the keys of the dirty part and their offsets, in chunks."""
         keys: list[bytes] = []
         offsets: list[Int64s] = []
         for batch, _ in self._batches(self._work.segments, self._work.first_dirty):
@@ -218,14 +216,14 @@ class Pass:
     # --- cleaning
 
     def _clean(self) -> Iterator[tuple[CleanedFile, Sequence[Segment]]]:
-        """Rewrite the segments below the end, and join neighbours that fit in one."""
+        """Rewrite the segments below the end, merging neighbours that fit into one."""
         segments = [one for one in self._work.segments if one.base_offset < self.end]
         ends = [*(one.base_offset for one in self._work.segments[1:]), self._work.end]
         group: _Group | None = None
         try:
             for segment, after, end in zip(segments, [*segments[1:], None], ends, strict=False):
                 if self._live is None and segment.base_offset >= self._work.first_dirty:
-                    self._live = self._keys.into_offsets()  # from here on only offsets of the map are met
+                    self._live = self._keys.into_offsets()  # every key from here on is in the map
                 if group is not None and not group.has_room(segment):
                     yield from self._put_in_place(group)
                     group = None
@@ -234,7 +232,7 @@ class Pass:
                         continue
                     group = group or _Group(segment, self._config, self._pace)
                     self._write(segment, group)
-                    if group.next_offset != end:  # or what follows would be missing, or be there twice
+                    if group.next_offset != end:  # otherwise offsets would be missing or appear twice
                         reason = f"it ends at offset {group.next_offset}, not at {end}"
                         raise CorruptionError(segment.path, segment.size_bytes, reason)
             if group is not None:
@@ -255,7 +253,7 @@ class Pass:
         self.segments_after -= len(group.segments) - 1
 
     def _can_be_left(self, segment: Segment, after: Segment | None) -> bool:
-        """Say whether a segment would come out as it is, and has no neighbour to be put together with."""
+        """Say whether a segment would not change and cannot be merged with its successor."""
         if after is not None and segment.size_bytes + after.size_bytes <= self._config.segment_bytes:
             return False
         count = 0
@@ -268,7 +266,7 @@ class Pass:
         return True
 
     def _write(self, segment: Segment, group: _Group) -> None:
-        """Write what stays of a segment."""
+        """Write the records of a segment that stay."""
         group.segments.append(segment)
         for batch, _ in self._batches([segment], 0):
             verdict = self._judge(batch)
@@ -276,18 +274,18 @@ class Pass:
             self.records_after += len(verdict.rows)
             self.tombstones_removed += verdict.expired
             last = self._is_last_of_its_producer(batch)
-            # that a batch was published matters only until the next one is
+            # the producer of a published batch matters only until the next publication
             producer = batch.header.producer if last or not batch.header.is_published else NO_PRODUCER
             if len(verdict.rows) == 0 and not last:
                 group.merger.skip(batch)
             elif verdict.stays_as_it_is(batch) and (len(batch) >= _COPY_ROWS or producer != NO_PRODUCER):
-                group.copy(batch)  # it need not be put together with others
+                group.copy(batch)  # there is no need to merge it
             else:
                 group.merger.keep(batch, verdict.rows, verdict.delete_horizon, producer)
             group.next_offset = batch.next_offset
 
     def _is_last_of_its_producer(self, batch: RecordBatch) -> bool:
-        """Say whether a producer's sequence would be forgotten with this batch."""
+        """Say whether this batch is the only one left that knows its producer's sequence."""
         header = batch.header
         last = self._last_of_producer.get(_sender(header), header.base_offset)
         return header.producer != NO_PRODUCER and header.base_offset >= last
@@ -304,7 +302,7 @@ class Pass:
         tombstones = ~values.present()
         keyed = _keyed_rows(batch)
         if keyed is not None:
-            tombstones &= np.isin(np.arange(len(batch)), keyed)  # without a key there is nothing to delete
+            tombstones &= np.isin(np.arange(len(batch)), keyed)  # a record without a key deletes nothing
         horizon, expired = batch.delete_horizon, 0
         if horizon is not None and self._now_ms >= horizon:
             expired = int((tombstones & stays).sum())
@@ -315,7 +313,7 @@ class Pass:
         return _Verdict(stays.nonzero()[0], horizon if kept else None, expired)
 
     def _live_by_hash(self, batch: RecordBatch) -> NDArray[np.bool_]:
-        """Say of each record whether the map knows no later one with its key."""
+        """Mark each record for which the map has no later one with the same key."""
         if self._keys.used == 0:
             return np.ones(len(batch), np.bool_)
         rows, keys = _keyed_rows(batch), batch.keys()
@@ -327,7 +325,7 @@ class Pass:
         return stays
 
     def _live_by_offset(self, batch: RecordBatch, live: Int64s) -> NDArray[np.bool_]:
-        """Say of each record of the dirty part whether its offset is the latest of a key."""
+        """Mark each record of the dirty part whose offset is the latest of its key."""
         low, high = np.searchsorted(live, [batch.base_offset, batch.next_offset])
         stays = np.zeros(len(batch), np.bool_)
         stays[np.searchsorted(batch.offsets, live[low:high])] = True
@@ -340,7 +338,7 @@ class Pass:
 
 
 class _Group:
-    """Neighbours that become one segment."""
+    """Neighbouring segments that become one."""
 
     def __init__(self, first: Segment, config: TopicConfig, pace: Pace) -> None:
         self.segments: list[Segment] = []
@@ -361,20 +359,20 @@ class _Group:
         self.cleaned.write(pieces, encoded.size, base_offset, encoded.max_timestamp)
 
     def copy(self, batch: RecordBatch) -> None:
-        """Write a batch as it stands."""
+        """Write a batch unchanged."""
         self.merger.write_out()
         self._pace.spend(batch.size_bytes)
         self.cleaned.write([batch.raw], batch.size_bytes, batch.base_offset, batch.header.max_timestamp)
 
     def finish(self) -> CleanedFile:
-        """Make the new segment complete and durable, out of sight."""
+        """Make the new segment complete and durable, but not visible yet."""
         self.merger.write_out()
         self.cleaned.finish(self.next_offset)
         return self.cleaned
 
 
 class _Verdict(NamedTuple):
-    """The rows of a batch that stay, until when its tombstones do, and how many of those just went."""
+    """The rows of a batch that stay, its delete horizon, and how many tombstones have expired."""
 
     rows: Int64s
     delete_horizon: int | None
@@ -385,12 +383,12 @@ class _Verdict(NamedTuple):
 
 
 def _sender(header: BatchHeader) -> int:
-    """Return what stands for a batch's producer: publications are all one, for only the last one matters."""
+    """Return the producer of a batch; all publications count as one, because only the last one matters."""
     return PUBLISHED if header.is_published else header.producer_id
 
 
 def _keyed_rows(batch: RecordBatch) -> Int64s | None:
-    """Return the rows that have a key, None if all do: a record without one has no later one."""
+    """Return the rows that have a key, None if all do: records without a key are never replaced."""
     if batch.body.keys.nulls == NO_NULLS:
         return None
     present = batch.body.keys.present()[batch.first_row : batch.first_row + len(batch)]
@@ -398,7 +396,7 @@ def _keyed_rows(batch: RecordBatch) -> Int64s | None:
 
 
 class Pace:
-    """Holds a pass to cleaner_io_max_bytes_per_second, and ends it when it is cancelled."""
+    """Limits a pass to cleaner_io_max_bytes_per_second, and ends it when it is cancelled."""
 
     def __init__(self, bytes_per_second: int, cancelled: Signal) -> None:
         self._rate = bytes_per_second
@@ -407,7 +405,7 @@ class Pace:
         self._spent = 0
 
     def spend(self, size_bytes: int) -> None:
-        """Account for bytes read or written; waits if they come too fast."""
+        """Count bytes read or written; wait if they exceed the rate, raise CancelledError if cancelled."""
         self._spent += size_bytes
         if self._rate > 0:
             ahead = self._spent / self._rate - (time.monotonic() - self._began)
@@ -417,4 +415,4 @@ class Pace:
 
 
 class CancelledError(Exception):
-    """The pass was cancelled; what it has put in place stays."""
+    """The pass was cancelled; segments that it has replaced stay replaced."""

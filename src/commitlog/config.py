@@ -1,6 +1,6 @@
-"""TopicConfig and LogConfig: Kafka's settings under Kafka's names, checked when they are made.
+"""The settings of topics, logs, producers and consumers: Kafka's, under Kafka's names, checked when set.
 
--1 means "no limit" wherever Kafka lets it mean that.
+-1 means "no limit" wherever it does in Kafka.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict, get_args
 
 from commitlog.errors import ConfigError
 
@@ -22,31 +22,35 @@ CompressionType = Literal["none", "zstd", "lz4", "gzip", "snappy"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 CleanupPolicy = Literal["delete", "compact", "compact,delete"]
 RecoveryMode = Literal["cut", "absolute", "salvage"]
+Acks = Literal[0, 1, "all"]
+ProducerCompression = Literal["topic", CompressionType]
+OffsetReset = Literal["earliest", "latest", "none"]
+IsolationLevel = Literal["read_uncommitted", "read_committed"]
 
 
 def between(default: int, low: int, high: int = MAX_INT64, *, unlimited: bool = False) -> Any:
-    """Declare an integer setting and its range; `unlimited` also allows -1."""
+    """Declare an integer setting with its range; `unlimited` also allows -1."""
     return field(default=default, metadata={"low": low, "high": high, "unlimited": unlimited})
 
 
 def fraction(default: float) -> Any:
-    """Declare a number from 0 to 1."""
+    """Declare a setting from 0 to 1."""
     return field(default=default, metadata={"fraction": True})
 
 
-def one_of(default: str | int, *allowed: str | int) -> Any:
-    """Declare a choice."""
-    return field(default=default, metadata={"allowed": allowed})
+def one_of(kind: Any, default: str | int) -> Any:
+    """Declare a setting with the values of a Literal type."""
+    return field(default=default, metadata={"allowed": get_args(kind)})
 
 
 def function() -> Any:
-    """Declare a function, or None."""
+    """Declare a setting that is a function or None."""
     return field(default=None, metadata={"callable": True})
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Checks each field against the range declared with it."""
+    """The base of all settings; each field is checked against its declared range."""
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -54,7 +58,7 @@ class Config:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Build from settings by name; ConfigError for one that does not exist."""
+        """Build from settings by name; an unknown name is a ConfigError."""
         known = {setting.name for setting in fields(cls)}
         for name, value in settings.items():
             if name not in known:
@@ -97,14 +101,14 @@ def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
 class TopicConfig(Config):
     """The settings of one topic. Names and defaults are Kafka's, except that flush_ms is a second."""
 
-    cleanup_policy: CleanupPolicy = one_of("delete", "delete", "compact", "compact,delete")
+    cleanup_policy: CleanupPolicy = one_of(CleanupPolicy, "delete")
     """What is removed: segments that are too old, records whose key has a later record, or both."""
-    compression_type: CompressionType = one_of("none", "none", "zstd", "lz4", "gzip", "snappy")
+    compression_type: CompressionType = one_of(CompressionType, "none")
     """The compression of batch bodies; lz4 and snappy need the extra `codecs`."""
     delete_retention_ms: int = between(DAY_MS, 0)
     """How long compaction keeps a tombstone after the first pass that saw it."""
     file_delete_delay_ms: int = between(60_000, 0)
-    """How long the files of removed segments stay on disk, for readers that still have to open them."""
+    """How long the files of removed segments stay on disk, for readers that have yet to open them."""
     flush_messages: int = between(-1, 1, unlimited=True)
     """Start a background sync once this many records are unsynced."""
     flush_ms: int = between(1000, 1, unlimited=True)
@@ -112,15 +116,15 @@ class TopicConfig(Config):
     index_interval_bytes: int = between(4 * KIB, 0, MAX_INT32)
     """Bytes of batches between two index entries."""
     max_compaction_lag_ms: int = between(-1, 1, unlimited=True)
-    """Compaction looks at every record within this time, however clean the rest is."""
+    """Compaction reads every record within this time, whatever the dirty ratio."""
     max_message_bytes: int = between(MIB, 1, MAX_INT32)
     """The largest record accepted: key, value and headers together."""
-    message_timestamp_type: TimestampType = one_of("CreateTime", "CreateTime", "LogAppendTime")
-    """A record's time: the one given with it, or the time of the append."""
+    message_timestamp_type: TimestampType = one_of(TimestampType, "CreateTime")
+    """A record's timestamp: the one given with it, or the time of the append."""
     min_cleanable_dirty_ratio: float = fraction(0.5)
-    """Compaction starts when at least this part of the bytes is dirty."""
+    """Compaction starts when at least this fraction of the bytes is dirty."""
     min_compaction_lag_ms: int = between(0, 0)
-    """Compaction leaves records younger than this alone."""
+    """Compaction does not touch records younger than this."""
     min_insync_replicas: int = between(1, 1, MAX_INT32)
     """With fewer replicas in sync, `acks="all"` is refused."""
     partitioner: str = field(default="xxhash", metadata={"type": str})
@@ -128,7 +132,7 @@ class TopicConfig(Config):
     preallocate: bool = field(default=False, metadata={"type": bool})
     """Reserve the disk space of a whole segment when it is started."""
     retention_bytes: int = between(-1, 0, unlimited=True)
-    """Remove the oldest segments of a partition that is larger than this."""
+    """Remove the oldest segments of a partition while it is larger than this."""
     retention_ms: int = between(7 * DAY_MS, 0, unlimited=True)
     """Remove segments whose latest record is older than this."""
     segment_bytes: int = between(GIB, 512, MAX_INT32)
@@ -138,11 +142,11 @@ class TopicConfig(Config):
     segment_ms: int = between(7 * DAY_MS, 1, unlimited=True)
     """Roll at an append whose timestamp is this much later than the segment's first."""
     unclean_leader_election_enable: bool = field(default=False, metadata={"type": bool})
-    """If no in-sync replica is alive, let another replica lead, and lose the records it lacks."""
+    """If no in-sync replica is alive, let another replica lead and lose the records it lacks."""
 
     @classmethod
     def from_kafka(cls, settings: Mapping[str, Any]) -> Self:
-        """Build from Kafka's dotted names, values as numbers or as the strings Kafka's tools print.
+        """Build from Kafka's dotted names, with numbers or the strings that Kafka's tools print.
 
         >>> TopicConfig.from_kafka({"retention.ms": "3600000"}).retention_ms
         3600000
@@ -166,7 +170,7 @@ class TopicConfig(Config):
         return replace(self, **known)
 
     def overrides(self) -> dict[str, Any]:
-        """Return the settings that differ from the defaults: what is kept on disk."""
+        """Return the settings that differ from the defaults, which are those stored on disk."""
         return {
             setting.name: getattr(self, setting.name)
             for setting in fields(self)
@@ -175,7 +179,7 @@ class TopicConfig(Config):
 
 
 def _from_text(name: str, value: Any, kind: str) -> Any:
-    """Turn Kafka's spelling of a value into ours."""
+    """Convert Kafka's spelling of a value to ours."""
     if not isinstance(value, str):
         return value
     if kind == "float":
@@ -201,106 +205,98 @@ def _from_text(name: str, value: Any, kind: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig(Config):
-    """The settings of a whole log, beside those of its topics."""
+    """The settings of a whole log, in addition to those of its topics."""
 
     cleaner_backoff_ms: int = between(15_000, 1)
-    """How often the cleaner looks for something to compact."""
+    """How often the cleaner checks whether anything is due."""
     cleaner_dedupe_buffer_bytes: int = between(128 * MIB, 1)
-    """The memory of a compaction pass: 24 bytes a key, at most nine tenths of it used."""
+    """The memory of a compaction pass: 24 bytes per key, at most nine tenths of it used."""
     cleaner_enable: bool = field(default=True, metadata={"type": bool})
     """Compact topics in the background."""
     cleaner_io_max_bytes_per_second: int = between(-1, 1, unlimited=True)
     """The rate limit of compaction's reads and writes."""
     max_open_segments: int = between(64, 1, 1 << 20)
-    """How many sealed segments stay open and mapped; the least recently used one is closed first."""
-    recovery_mode: RecoveryMode = one_of("cut", "cut", "absolute", "salvage")
-    """What open does with an unfinished end: cut it off, refuse it, or keep what is sound."""
+    """The number of sealed segments that stay open and mapped; the least recently used is closed first."""
+    recovery_mode: RecoveryMode = one_of(RecoveryMode, "cut")
+    """What open does with an unfinished end: cut it off, refuse it, or salvage what is sound."""
     retention_check_ms: int = between(300_000, 1)
     """How often retention is applied."""
     topic_defaults: TopicConfig = field(default_factory=TopicConfig, metadata={"type": TopicConfig})
-    """The settings of topics that are created without their own."""
+    """The default settings of new topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig(Config):
-    """The settings of a producer, under Kafka's names; batch_size and buffer_memory are bytes, as there.
+    """The settings of a producer, under Kafka's names; batch_size and buffer_memory are in bytes."""
 
-    A serializer is called with every key or value that is sent, None too, and returns bytes or None.
-    """
-
-    acks: Literal[0, 1, "all"] = one_of(1, 0, 1, "all")
+    acks: Acks = one_of(Acks, 1)
     """What a future waits for: nothing (0), written (1), or synced and on all in-sync replicas (`"all"`)."""
     batch_size: int = between(MIB, 1)
     """A batch is appended when it reaches this many bytes."""
     buffer_memory: int = between(32 * MIB, 1)
-    """With `acks="all"`: when this many bytes are unsynced, `send()` waits."""
+    """With `acks="all"`, `send()` waits while this many bytes are unsynced."""
     client_id: str = field(default="", metadata={"type": str})
     """The name that quotas apply to."""
-    compression_type: Literal["topic"] | CompressionType = one_of(
-        "topic", "topic", "none", "zstd", "lz4", "gzip", "snappy"
-    )
+    compression_type: ProducerCompression = one_of(ProducerCompression, "topic")
     """The compression of the batches; `topic` uses the topic's."""
     delivery_timeout_ms: int = between(120_000, 0)
     """How long a batch that cannot be appended is retried."""
     enable_idempotence: bool = field(default=True, metadata={"type": bool})
     """Number the batches, so that a retried batch is in the log once."""
     key_serializer: Callable[[Any], bytes | None] | None = function()
-    """Called with every key that is sent, None too; returns bytes or None."""
+    """Called with every key that is sent, also with None; returns bytes or None."""
     linger_ms: int = between(5, 0)
-    """How long a batch that is not full waits for more; with 0, each `send()` appends its record."""
+    """How long a batch that is not full waits for more records; with 0, each `send()` appends its own."""
     max_block_ms: int = between(60_000, 0)
     """How long `send()` waits for room in the buffer."""
     retry_backoff_ms: int = between(100, 1)
-    """The wait between two attempts."""
+    """The pause between two attempts."""
     value_serializer: Callable[[Any], bytes | None] | None = function()
-    """Called with every value that is sent, None too; returns bytes or None."""
+    """Called with every value that is sent, also with None; returns bytes or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig(Config):
     """The settings of a consumer, under Kafka's names.
 
-    auto_offset_reset is "earliest", where Kafka's is "latest", and partitions stay where they need not move.
+    auto_offset_reset defaults to "earliest" (Kafka: "latest"), and a rebalance moves no more partitions than
+    it must.
     """
 
     auto_commit_interval_ms: int = between(5000, 0)
-    """How often positions are committed, with `enable_auto_commit`."""
-    auto_offset_reset: Literal["earliest", "latest", "none"] = one_of(
-        "earliest", "earliest", "latest", "none"
-    )
-    """Where to start without a committed offset, or with one that the log does not have; `none` raises."""
+    """How often positions are committed with `enable_auto_commit`."""
+    auto_offset_reset: OffsetReset = one_of(OffsetReset, "earliest")
+    """Where to start if no offset is committed, or if the log no longer has it; `none` raises."""
     client_id: str = field(default="", metadata={"type": str})
     """The name that quotas apply to."""
     consumer_timeout_ms: int = between(-1, 0, unlimited=True)
-    """Iteration ends when no record arrives for this long."""
+    """Iteration ends after this long without a record."""
     enable_auto_commit: bool = field(default=True, metadata={"type": bool})
     """Commit positions in the background, at a rebalance and at `close()`."""
     fetch_max_bytes: int = between(50 * MIB, 1)
-    """The most that one `poll_batches()` or `poll_arrow()` returns, or a batch more; batches count as before
-    compression, and as 16 bytes a record at least."""
+    """The most that one `poll_batches()` or `poll_arrow()` returns, exceeded by at most one batch. Sizes are
+    before compression, and at least 16 bytes per record."""
     group_id: str | None = field(default=None, metadata={"type": str, "optional": True})
     """The group to share partitions with; without one, the consumer reads all of them and commits nothing."""
     group_instance_id: str | None = field(default=None, metadata={"type": str, "optional": True})
-    """A name for a static member, which keeps its partitions over a restart."""
+    """The name of a static member, which keeps its partitions across a restart."""
     heartbeat_interval_ms: int = between(3000, 1)
     """How often a member sends a heartbeat and looks for new topics and partitions."""
-    isolation_level: Literal["read_uncommitted", "read_committed"] = one_of(
-        "read_uncommitted", "read_uncommitted", "read_committed"
-    )
+    isolation_level: IsolationLevel = one_of(IsolationLevel, "read_uncommitted")
     """Both values read the same records: there are no transactions."""
     key_deserializer: Callable[[bytes | None], Any] | None = function()
-    """Called with every key, None too."""
+    """Called with every key, also with None."""
     max_poll_interval_ms: int = between(300_000, 1)
     """A member that does not call `poll()` for this long leaves its group."""
     max_poll_records: int = between(500, 1)
     """The most records that one `poll()` returns."""
     partition_assignment_strategy: str | Sequence[str] = ("cooperative-sticky",)
-    """How a group shares partitions; one or more, in order of preference: `cooperative-sticky`, `sticky`,
-    `range`, `roundrobin`, or your own (`register_assignor`)."""
+    """How a group shares partitions: one or more of `cooperative-sticky`, `sticky`, `range`, `roundrobin` or
+    your own (`register_assignor`), in order of preference."""
     session_timeout_ms: int = between(45_000, 1)
     """A member without a heartbeat for this long loses its partitions."""
     value_deserializer: Callable[[bytes | None], Any] | None = function()
-    """Called with every value, None too."""
+    """Called with every value, also with None."""
 
     def __post_init__(self) -> None:
         Config.__post_init__(self)
@@ -310,11 +306,11 @@ class ConsumerConfig(Config):
         given = self.partition_assignment_strategy
         known = isinstance(given, Sequence) and all(isinstance(name, str) for name in given)
         if not known or not self.strategies:
-            raise ConfigError("partition_assignment_strategy", given, "must be a name, or some")
+            raise ConfigError("partition_assignment_strategy", given, "must be a name or a list of names")
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The names of the assignors that this consumer knows, the one it likes best first."""
+        """The names of the assignors that this consumer supports, in order of preference."""
         given = self.partition_assignment_strategy
         return (given,) if isinstance(given, str) else tuple(given)
 
@@ -328,11 +324,11 @@ __all__ = [
 class ProducerSettings(TypedDict, total=False):
     """The settings of ProducerConfig, as keyword arguments."""
 
-    acks: Literal[0, 1, "all"]
+    acks: Acks
     batch_size: int
     buffer_memory: int
     client_id: str
-    compression_type: Literal["topic"] | CompressionType
+    compression_type: ProducerCompression
     delivery_timeout_ms: int
     enable_idempotence: bool
     key_serializer: Callable[[Any], bytes | None] | None
@@ -346,7 +342,7 @@ class ConsumerSettings(TypedDict, total=False):
     """The settings of ConsumerConfig, as keyword arguments."""
 
     auto_commit_interval_ms: int
-    auto_offset_reset: Literal["earliest", "latest", "none"]
+    auto_offset_reset: OffsetReset
     client_id: str
     consumer_timeout_ms: int
     enable_auto_commit: bool
@@ -354,7 +350,7 @@ class ConsumerSettings(TypedDict, total=False):
     group_id: str | None
     group_instance_id: str | None
     heartbeat_interval_ms: int
-    isolation_level: Literal["read_uncommitted", "read_committed"]
+    isolation_level: IsolationLevel
     key_deserializer: Callable[[bytes | None], Any] | None
     max_poll_interval_ms: int
     max_poll_records: int

@@ -1,7 +1,7 @@
-"""What we ask of the file system, and nothing else asks it: sync, rename, cut, lock, map, write.
+"""Everything asked of the file system: sync, rename, cut, lock, map, write. No other module does these.
 
-One place for the calls that durability rests on, and the seam where tests put a disk that lies. Always
-called as `files.name(...)`, so that replacing a function here replaces it everywhere.
+Durability rests on these calls, and tests replace them with a disk that lies. Always call them as
+`files.name(...)`, so that replacing a function here replaces it everywhere.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from commitlog.record import Buffer
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TOO_MANY = {errno.EMFILE, errno.ENFILE}
 
-_MAX_PIECES = 1024  # the kernel takes no more at once
+_MAX_PIECES = 1024  # the kernel's limit for one call
 PAGE_BYTES = mmap.PAGESIZE
 _NEW = os.O_CREAT | os.O_NOFOLLOW  # a link would lead out of the log: see first_link()
-_IN_PLACE = {"ext4", "xfs", "tmpfs"}  # file systems that write over a block where it is
-_IN_ORDER = {"x86_64"}  # machines on which everybody sees stores in the order in which they were made
+_IN_PLACE = {"ext4", "xfs", "tmpfs"}  # file systems that overwrite a block in place
+_IN_ORDER = {"x86_64"}  # machines on which all cores see stores in the order in which they were made
 
 
 def is_full(error: OSError) -> bool:
-    """Say whether an error means that there is no room."""
+    """Say whether an error means that the disk is full."""
     return error.errno in _FULL
 
 
@@ -40,13 +40,13 @@ def is_too_many(error: OSError) -> bool:
 
 
 def most_descriptors() -> int:
-    """Return how many files this process may have open."""
+    """Return the limit of open files of this process."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if most == resource.RLIM_INFINITY else most
 
 
 def descriptors_left() -> int:
-    """Return how many more files this process may open, as far as that can be known."""
+    """Return how many more files this process may open; sys.maxsize if that is not known."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
         with contextlib.suppress(FileNotFoundError):  # no /proc here
@@ -55,7 +55,7 @@ def descriptors_left() -> int:
 
 
 class Descriptor:
-    """A descriptor that closes itself when nobody refers to it any more, even after Ctrl-C."""
+    """A descriptor that is closed when nothing refers to it any more, even after Ctrl-C."""
 
     __slots__ = ("fd",)
 
@@ -65,6 +65,12 @@ class Descriptor:
     def __del__(self) -> None:
         self.close()
 
+    def __enter__(self) -> int:
+        return self.fd
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close it; closing twice is fine."""
         fd, self.fd = self.fd, -1
@@ -72,11 +78,16 @@ class Descriptor:
             os.close(fd)
 
 
-pwrite = os.pwrite  # the lean path of a single append; returns how much was written
+def open_empty(path: str) -> Descriptor:
+    """Create a file, or empty it, and open it for writing."""
+    return Descriptor(os.open(path, os.O_WRONLY | _NEW | os.O_TRUNC, 0o644))
+
+
+pwrite = os.pwrite  # the fast path of a single append; returns the bytes written
 
 
 def write_at(fd: int, pieces: Sequence[Buffer], size: int, position: int) -> None:
-    """Write all pieces, `size` bytes in all, at `position`; after an OSError some of them may be there."""
+    """Write all pieces, `size` bytes in total, at `position`; after an OSError some may be written."""
     written = os.pwritev(fd, pieces, position) if len(pieces) <= _MAX_PIECES else 0
     if written != size:
         _write_rest(fd, b"".join(pieces), written, position)
@@ -89,19 +100,19 @@ def _write_rest(fd: int, whole: bytes, written: int, position: int) -> None:
 
 
 def sync_data(fd: int) -> None:
-    """Make the contents of a file durable. Never call it again after it failed: the pages may be gone.
+    """Make the contents of a file durable. Never call it again after a failure: the pages may be gone.
 
-    What was stored into a map of the file is covered: on Linux, maps and writes share the same pages.
+    This includes stores into a map of the file: on Linux, maps and writes share the same pages.
     """
     os.fdatasync(fd)
 
 
 def start_writing(fd: int, start: int, end: int) -> None:
-    """Let the kernel begin to write [start, end) to the disk, so that a sync has less to wait for.
+    """Let the kernel start writing [start, end) to disk, so that a later sync waits less.
 
-    On Linux this advice does just that; pages that it finds dirty, as these are, stay in the page cache.
+    That is what Linux does with this advice; dirty pages, as these are, stay in the page cache.
     """
-    with contextlib.suppress(OSError):  # what matters the sync will tell
+    with contextlib.suppress(OSError):  # the sync reports errors that matter
         os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
@@ -112,15 +123,12 @@ def sync_map(view: mmap.mmap) -> None:
 
 def sync_directory(path: str) -> None:
     """Make creations, renames and removals in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def make_directories(path: str) -> None:
-    """Make a directory, and those above it, each durable in the one above."""
+    """Create a directory and its parents, durably."""
     parent = os.path.dirname(path)
     if not os.path.isdir(path):
         make_directories(parent)
@@ -129,13 +137,13 @@ def make_directories(path: str) -> None:
 
 
 def first_link(directory: str) -> str | None:
-    """Return the path of a symbolic link among the entries of a directory; None if there is none."""
+    """Return the path of a symbolic link in a directory; None if there is none."""
     with os.scandir(directory) as found:
         return next((one.path for one in found if one.is_symlink()), None)
 
 
 def replace(source: str, target: str) -> None:
-    """Rename, over `target` if it is there."""
+    """Rename a file, replacing `target` if it exists."""
     os.replace(source, target)
 
 
@@ -145,23 +153,23 @@ def link(path: str, other_name: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file; one that is not there is fine."""
+    """Remove a file if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def cut(fd: int, size: int) -> None:
-    """Cut a file off at `size`. Only for bytes that no reader was ever told about: see map_file."""
+    """Cut a file to `size`. Only for bytes that were never published to readers: see map_file."""
     os.ftruncate(fd, size)
 
 
 def reserve(fd: int, size: int, start: int = 0) -> None:
-    """Give [start, size) of a file real blocks, so that a store into its map cannot fail on a full disk."""
+    """Allocate blocks for [start, size) of a file, so that a store into its map cannot meet a full disk."""
     os.posix_fallocate(fd, start, size - start)
 
 
 def open_same(path: str, inode: int | None, mode: int = os.O_RDONLY) -> int:
-    """Open a file, for reading by default; FileNotFoundError if another one has taken its name."""
+    """Open a file, by default for reading; FileNotFoundError if another file has taken its name."""
     fd = os.open(path, mode | os.O_NOFOLLOW)
     try:
         if inode is not None and os.fstat(fd).st_ino != inode:
@@ -175,43 +183,32 @@ def open_same(path: str, inode: int | None, mode: int = os.O_RDONLY) -> int:
 def map_file(path: str, inode: int | None = None) -> mmap.mmap | None:
     """Map a whole file for reading; None if it is empty. With `inode`, it must still be that file.
 
-    A map of a file that shrinks kills the process that touches the lost pages, so no file that may be
-    mapped ever shrinks below what was published: it is replaced by a shorter copy instead.
+    Touching a lost page of a mapped file that has shrunk kills the process. So a file that may be mapped
+    never shrinks below what was published: it is replaced by a shorter copy instead.
     """
-    fd = open_same(path, inode)
-    try:
-        if os.fstat(fd).st_size == 0:
-            return None
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-    finally:
-        os.close(fd)
+    with Descriptor(open_same(path, inode)) as fd:
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if os.fstat(fd).st_size else None
 
 
 def map_again(path: str, inode: int | None) -> mmap.mmap:
-    """Map a whole file for writing; FileNotFoundError if it is gone, or another one has its name."""
-    fd = open_same(path, inode, os.O_RDWR)
-    try:
+    """Map a whole file for writing; FileNotFoundError if it is gone or another file has its name."""
+    with Descriptor(open_same(path, inode, os.O_RDWR)) as fd:
         return mmap.mmap(fd, 0)
-    finally:
-        os.close(fd)
 
 
 def map_writable(path: str, size: int) -> mmap.mmap:
-    """Map a file for writing, at least `size` bytes of it on reserved blocks, creating it if need be."""
-    fd = os.open(path, os.O_RDWR | _NEW, 0o644)
-    try:
+    """Map a file for writing, with at least `size` bytes on reserved blocks; create it if necessary."""
+    with Descriptor(os.open(path, os.O_RDWR | _NEW, 0o644)) as fd:
         if os.fstat(fd).st_size < size:
             reserve(fd, size)
         return mmap.mmap(fd, 0)
-    finally:
-        os.close(fd)
 
 
 def map_tail(fd: int, start: int, end: int) -> mmap.mmap:
     """Map [start, end) of a file for writing, on reserved blocks; `start` is a multiple of PAGE_BYTES.
 
-    OSError where a store is not as good as pwrite(): where there is no room; on a file system that may look
-    for another block at each store, for a full disk would then kill the process; and on a machine where a
+    OSError where a store is less safe than pwrite(): on a full disk; on a file system that may allocate
+    another block at each store, because a full disk would then kill the process; and on a machine where a
     reader could see the new end of a log before the bytes.
     """
     if os.uname().machine not in _IN_ORDER or _file_system(os.fstat(fd).st_dev) not in _IN_PLACE:
@@ -221,7 +218,7 @@ def map_tail(fd: int, start: int, end: int) -> mmap.mmap:
 
 
 def _file_system(device: int) -> str | None:
-    """Return the kind of a mounted file system, None if it is not known."""
+    """Return the type of a mounted file system, None if it is not known."""
     number = f"{os.major(device)}:{os.minor(device)}"
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
         for line in mounts:
@@ -232,43 +229,34 @@ def _file_system(device: int) -> str | None:
 
 
 def write_whole(path: str, contents: bytes, temporary: str) -> None:
-    """Put a small file in place durably: readers and crashes see all of it or what was there before."""
-    fd = os.open(temporary, os.O_WRONLY | _NEW | os.O_TRUNC, 0o644)
-    try:
+    """Replace a small file durably: readers, also after a crash, see the old contents or the new."""
+    with open_empty(temporary) as fd:
         write_at(fd, [contents], len(contents), 0)
         sync_data(fd)
-    finally:
-        os.close(fd)
     # crash: the temporary file stays beside the old one -> the next write_whole overwrites it
     replace(temporary, path)
     sync_directory(os.path.dirname(path))
 
 
 def write_unsynced(path: str, contents: bytes) -> None:
-    """Write a small file that may be lost, and that can tell when it is not whole."""
-    fd = os.open(path, os.O_WRONLY | _NEW | os.O_TRUNC, 0o644)
-    try:
+    """Write a small file that may be lost and whose contents show whether it is complete."""
+    with open_empty(path) as fd:
         write_at(fd, [contents], len(contents), 0)
-    finally:
-        os.close(fd)
 
 
 def copy_start(source: str, fd: int, size: int) -> None:
-    """Write the first `size` bytes of the file `source` to another."""
-    reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
+    """Copy the first `size` bytes of the file `source` to another file."""
+    with Descriptor(os.open(source, os.O_RDONLY | os.O_NOFOLLOW)) as reading:
         done = 0
         while done < size:
             moved = os.sendfile(fd, reading, done, size - done)
             if moved == 0:
                 raise OSError(errno.EIO, f"ended after {done} of {size} bytes", source)
             done += moved
-    finally:
-        os.close(reading)
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
-    """Take the lock of an open file, or return False if somebody else has it."""
+    """Take the lock of an open file; return False if it is held elsewhere."""
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -282,7 +270,7 @@ def wait_for_lock(fd: int, *, shared: bool = False) -> None:
 
 
 def lockers(fd: int) -> list[int]:
-    """Return the processes that have the lock of an open file, as far as the kernel tells."""
+    """Return the ids of the processes that hold the lock of an open file, as far as the kernel shows them."""
     about = os.fstat(fd)
     place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
     try:
@@ -298,21 +286,21 @@ _RANGE_LOCK = Struct("hhxxxxqqixxxx")  # struct flock: type, whence, start, leng
 
 
 def show_shared(fd: int) -> None:
-    """Take a lock of another kind, which disturbs no flock() and which is_shared() can see."""
+    """Take a lock that does not conflict with flock() and that is_shared() can see."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _RANGE_LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
 
 
 def is_shared(fd: int) -> bool:
-    """Say whether somebody has called show_shared(), without taking any lock."""
+    """Say whether a process has called show_shared(), without taking a lock."""
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _RANGE_LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     return bool(_RANGE_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 def unlock(fd: int) -> None:
-    """Let the lock go, even where a forked child still has the file open."""
+    """Release the lock, even if a forked child still has the file open."""
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def unlocking(fd: int) -> Callable[[], None]:
-    """Return a C function that unlocks a file: no signal handler runs between the call and its end."""
+    """Return a C function that unlocks a file: no signal handler can run inside it."""
     return partial(fcntl.flock, fd, fcntl.LOCK_UN)

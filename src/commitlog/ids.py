@@ -10,7 +10,7 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}")
 
 
 def new_id() -> str:
-    """Return a new random id; it never begins with "-", which a command line would take for an option."""
+    """Return a new random id; it never starts with "-", which a command line would take for an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

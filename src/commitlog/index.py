@@ -1,11 +1,11 @@
-"""Sparse indexes: from an offset, or a timestamp, to the position of a batch at or before it.
+"""Sparse indexes: from an offset or a timestamp to the position of a batch at or before it.
 
-An index is derived from its .log file: it may be lost, and then it is rebuilt. Its file is longer than
-its entries, padded with zeros, and is never cut while somebody may have it mapped. An entry never has
-position 0 (the segment's start needs none), so the first zero position is the end of the index.
+An index is derived from its .log file and rebuilt if it is lost. Its file is padded with zeros and never cut,
+because a reader may have it mapped. No entry has position 0 (the segment's start needs none), so the first
+zero position is the end of the index.
 
-The first 24 bytes are the seal, zero while the segment is active: size and next_offset of the sealed
-segment, and count and checksum of the entries. A sealed index whose seal does not hold is not believed.
+The first 24 bytes are the seal, zero while the segment is active: size and next_offset of the sealed segment,
+count and checksum of the entries. A sealed index whose seal does not match is not used.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _NO_CELLS = memoryview(b"").cast("Q")
 
 
 def base_offset_of(path: str) -> int:
-    """Return the base_offset that a segment's file is named by; ValueError if it is not one."""
+    """Return the base_offset in the name of a segment's file; ValueError if there is none."""
     return int(os.path.basename(path).partition(".")[0])
 
 
 def sealed_end(path: str, size_bytes: int) -> int | None:
-    """Return the offset after a sealed segment of this size, as its index at `path` says, unchecked."""
+    """Return the offset after a sealed segment of this size according to its index at `path`, unchecked."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -64,11 +64,11 @@ class IndexEntry(NamedTuple):
 
 
 class Index:
-    """Entries in a mapped file, sorted by what they are looked up by; safe to read while it grows.
+    """Sorted entries in a mapped file; safe to read while it grows.
 
-    On disk an entry is `words` little-endian 64-bit words; the last holds the offset relative to the
-    segment's base (high half) and the position (low half), and is stored last, so that a reader in
-    another process never sees half an entry.
+    An entry is `words` little-endian 64-bit words. The last one has the offset relative to the segment's base
+    (high half) and the position (low half). It is stored last, so a reader in another process never sees half
+    an entry.
     """
 
     words = 1
@@ -85,17 +85,17 @@ class Index:
 
     @classmethod
     def open(cls, path: str) -> Self:
-        """Open for reading; FileNotFoundError if there is none."""
+        """Open an index for reading; FileNotFoundError if there is none."""
         return cls(path, base_offset_of(path), files.map_file(path), 0)
 
     @classmethod
     def open_writable(cls, path: str, limit_bytes: int) -> Self:
-        """Open for appending, creating it if need be."""
+        """Open an index for appending; create it if necessary."""
         return cls(path, base_offset_of(path), files.map_writable(path, _FIRST_BYTES), limit_bytes)
 
     @classmethod
     def in_memory(cls, path: str) -> Self:
-        """Make an empty index that is never written to disk."""
+        """Return an empty index that is never written to disk."""
         index = cls(path, base_offset_of(path), mmap.mmap(-1, _FIRST_BYTES), _NO_LIMIT)
         index._anonymous = True
         return index
@@ -109,7 +109,7 @@ class Index:
         self._cells = whole[_SEAL_BYTES : _SEAL_BYTES + self._capacity * width].cast("Q")
 
     def _find_count(self) -> int:
-        """Count the entries up to the first zero position; positions only grow, so a bisection finds it."""
+        """Return the number of entries before the first zero position, by bisection: positions only grow."""
         cells, words = self._cells, self.words
         low, high = self._count, self._capacity
         while low < high:
@@ -123,7 +123,7 @@ class Index:
     # --- reading
 
     def __len__(self) -> int:
-        if self._limit_bytes == 0:  # somebody else may be writing it
+        if self._limit_bytes == 0:  # another process may be writing it
             self._count = self._find_count()
             while self._count == self._capacity and os.path.getsize(self.path) > len(self._map or b""):
                 self._remap(files.map_file(self.path))
@@ -142,7 +142,7 @@ class Index:
         return self[count - 1] if count else None
 
     def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return offsets and positions of all entries."""
+        """Return the offsets and the positions of all entries."""
         count = len(self)  # first: it may map the file again
         cells = np.frombuffer(self._cells, np.uint64)[self.words - 1 : count * self.words : self.words]
         return (cells >> np.uint64(32)).astype(np.int64) + self.base_offset, (cells & np.uint64(_LOW)).astype(
@@ -150,18 +150,18 @@ class Index:
         )
 
     def in_order(self) -> bool:
-        """Say whether offsets and positions only grow, as they must."""
+        """Say whether offsets and positions strictly grow, as they must."""
         offsets, positions = self.places()
         grows = (np.diff(offsets) > 0).all() and (np.diff(positions) > 0).all()
         return bool(grows and not (positions & 7).any())
 
     def seal_holds(self, size_bytes: int) -> bool:
-        """Say whether the index is complete and unharmed for a sealed segment of this size."""
+        """Say whether the index is complete and undamaged for a sealed segment of this size."""
         seal = self._seal
         return seal is not None and seal[0] == size_bytes and seal[2] == self._digest(seal[0], seal[1])
 
     def _digest(self, size_bytes: int, next_offset: int) -> int:
-        """Return the count of entries, and a checksum of them and of the seal, in one word."""
+        """Return the number of entries and a checksum of them and the seal, in one word."""
         count = len(self)
         entries = crc32c(self._cells[: count * self.words].cast("B"))
         return crc32c(_SEAL.pack(size_bytes, next_offset, count), entries) << 32 | count
@@ -169,29 +169,29 @@ class Index:
     # --- writing
 
     def seal(self, size_bytes: int, next_offset: int) -> None:
-        """Say that the segment is complete, with its size and the offset after it, and this index too."""
+        """Mark the index as complete, with the size of its sealed segment and the offset after it."""
         assert self._seal is not None
         self._seal[1], self._seal[2] = next_offset, self._digest(size_bytes, next_offset)
         self._seal[0] = size_bytes
 
     def unseal(self) -> None:
-        """Say that entries may come."""
+        """Remove the seal: entries may follow."""
         assert self._seal is not None
         self._seal[0] = self._seal[1] = self._seal[2] = 0
 
     def catch_up(self) -> None:
-        """Take note of the entries that another process wrote."""
+        """Count the entries that another process has added."""
         self._count = self._find_count()
         while self._count == self._capacity and os.path.getsize(self.path) > len(self._map or b""):
             self._remap(files.map_writable(self.path, 0))
             self._count = self._find_count()
 
     def has_room(self, entries: int) -> bool:
-        """Say whether this many more entries fit in segment_index_bytes."""
+        """Say whether this many more entries fit into segment_index_bytes."""
         return (self._count + entries) * 8 * self.words <= self._limit_bytes
 
     def make_room(self, entries: int = 1) -> None:
-        """Reserve blocks for this many more entries; the only step of an append to an index that can fail."""
+        """Reserve blocks for this many more entries, the only step of an index append that can fail."""
         while self._count + entries > self._capacity:
             size = len(self._map or b"")
             if self._anonymous:
@@ -202,7 +202,7 @@ class Index:
             self._remap(larger)
 
     def _push(self, offset: int, position: int, *before: int) -> None:
-        """Store an entry: the words `before` its place first, the place, which makes it count, last."""
+        """Store an entry: the words `before` first; the place, which makes it count, last."""
         cells, relative, first = self._cells, offset - self.base_offset, self._count * self.words
         last = cells[first - 1] if first else 0
         if first and (relative <= last >> 32 or position <= last & _LOW):
@@ -219,7 +219,7 @@ class Index:
         self._count += 1
 
     def clear(self) -> None:
-        """Remove everything, whatever it is."""
+        """Remove all entries and the seal."""
         if self._map is not None:
             self._map[:] = bytes(len(self._map))
         self._count = 0
@@ -233,7 +233,7 @@ class Index:
         self._count = keep
 
     def rest(self) -> None:
-        """Let the map go for a while: what is known of the entries stays, wake() comes before the next."""
+        """Unmap the file but keep the count; call wake() before the next use."""
         self.close()
         self._map = self._seal = None
         self._cells, self._capacity = _NO_CELLS, 0
@@ -243,12 +243,12 @@ class Index:
         self._remap(files.map_again(self.path, None))
 
     def close(self) -> None:
-        """Let the map go."""
+        """Unmap the file."""
         self._cells.release()
         if self._seal is not None:
             self._seal.release()
         if self._map is not None:
-            with contextlib.suppress(BufferError):  # somebody still has a view of it
+            with contextlib.suppress(BufferError):  # another thread still has a view of it
                 self._map.close()
 
     def sync(self) -> None:
@@ -261,7 +261,7 @@ class OffsetIndex(Index):
     """offset -> position: `<base_offset>.index`."""
 
     def lookup(self, offset: int) -> IndexEntry:
-        """Return the greatest entry at or below `offset`, or the segment's start if there is none."""
+        """Return the last entry at or below `offset`, or the segment's start if there is none."""
         relative = offset - self.base_offset
         if relative < 0:
             return IndexEntry(self.base_offset, 0)
@@ -270,19 +270,19 @@ class OffsetIndex(Index):
         return self[number - 1] if number else IndexEntry(self.base_offset, 0)
 
     def lookup_position(self, position: int) -> IndexEntry:
-        """Return the greatest entry at or before `position`, or the segment's start if there is none."""
+        """Return the last entry at or before `position`, or the segment's start if there is none."""
         number = bisect_right(self._cells, position, 0, len(self), key=lambda cell: cell & _LOW)
         return self[number - 1] if number else IndexEntry(self.base_offset, 0)
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry; its offset and position must lie after the last one's."""
+        """Add an entry; its offset and position must be greater than the last entry's."""
         self._push(offset, position)
 
 
 class TimeIndex(Index):
     """timestamp -> position: `<base_offset>.timeindex`.
 
-    An entry (timestamp, offset, position) says: no record before that batch is as late as `timestamp`.
+    An entry (timestamp, offset, position) means that no record before that batch is as late as `timestamp`.
     """
 
     words = 2
@@ -292,20 +292,20 @@ class TimeIndex(Index):
         return super().__getitem__(number)._replace(timestamp=self._cells[2 * number])
 
     def lookup(self, timestamp: int) -> IndexEntry:
-        """Return the greatest entry at or below `timestamp`, or the segment's start if there is none."""
+        """Return the last entry at or below `timestamp`, or the segment's start if there is none."""
         count = len(self)  # first: it may map the file again
         cells = self._cells
         number = bisect_right(range(count), timestamp, key=lambda entry: cells[2 * entry])
         return self[number - 1] if number else IndexEntry(self.base_offset, 0)
 
     def append(self, timestamp: int, offset: int, position: int) -> None:
-        """Add an entry; timestamp, offset and position must lie after the last one's."""
+        """Add an entry; timestamp, offset and position must be greater than the last entry's."""
         if self._count and timestamp <= self._cells[2 * self._count - 2]:
             raise ValueError(f"{self.path}: timestamp {timestamp} is not after {self.last()}")
         self._push(offset, position, timestamp)
 
     def in_order(self) -> bool:
-        """Say whether offsets, positions and timestamps only grow, as they must."""
+        """Say whether offsets, positions and timestamps strictly grow, as they must."""
         count = len(self)
         timestamps = np.frombuffer(self._cells, np.uint64)[0 : count * 2 : 2]
         grows = (timestamps[1:] > timestamps[:-1]).all() and not (timestamps >> np.uint64(63)).any()
@@ -313,7 +313,7 @@ class TimeIndex(Index):
 
 
 class IndexBuilder:
-    """Decides which batches get an index entry; the writer and every rebuild use the same rule."""
+    """Decides which batches get index entries; the writer and every rebuild follow the same rule."""
 
     __slots__ = (
         "_interval", "_latest_offset", "_latest_position", "_offsets", "_timed_position", "_times",
@@ -330,20 +330,19 @@ class IndexBuilder:
         self._timed_position = 0  # the position in the last time entry
 
     def has_room(self) -> bool:
-        """Say whether both indexes can take an entry, and the time index its last one."""
+        """Say whether both indexes have room for an entry, and the time index for its last one as well."""
         return self._offsets.has_room(1) and self._times.has_room(2)
 
     def make_room(self, batches: int = 1) -> None:
-        """Reserve what add() may need: a full disk shows here, before anything is written."""
+        """Reserve what add() may need, so that a full disk is noticed before anything is written."""
         self._offsets.make_room(batches)
         self._times.make_room(batches)
 
     def resume(self, segment: Segment, *, complete: bool) -> int:
-        """Take up what the indexes hold; returns the position from which batches must be added.
+        """Continue with what the indexes hold; returns the position from which batches must be added.
 
-        Complete ones lack none. To those that are true but perhaps not complete (after a crash), batches are
-        added from the time index's last entry on: later ones may have reached a later timestamp that the lost
-        entries knew.
+        Complete indexes lack no batch. Those that are true but may be incomplete (after a crash) need the
+        batches from the time index's last entry on: the lost entries may have held a later timestamp.
         """
         last, latest = self._offsets.last(), self._times.last()
         self.indexed_position = start = 0 if last is None else last.position
@@ -358,7 +357,7 @@ class IndexBuilder:
         return 0 if latest is None else min(start, latest.position)
 
     def add(self, offset: int, position: int, max_timestamp: int) -> None:
-        """Note a batch, with an entry if one is due and there is room: without, the index is only coarser."""
+        """Note a batch; it gets an entry if one is due and there is room (otherwise the index is coarser)."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self._latest_offset, self._latest_position = offset, position
@@ -368,7 +367,7 @@ class IndexBuilder:
             self._index_time()
 
     def catch_up(self, segment: Segment, position: int) -> None:
-        """Take note of the batches that another process wrote from `position` on, and of their entries."""
+        """Note the batches, and their entries, that another process wrote from `position` on."""
         self._offsets.catch_up()
         self._times.catch_up()
         last, latest = self._offsets.last(), self._times.last()
@@ -383,7 +382,7 @@ class IndexBuilder:
                 self._latest_offset, self._latest_position = header.base_offset, place
 
     def roll_back(self, segment: Segment) -> None:
-        """Forget the batches behind the end of the segment, which was just made shorter."""
+        """Forget the batches after the end of the segment, which has just been shortened."""
         position = segment.size_bytes
         self._offsets.truncate(position)
         self._times.truncate(position)
@@ -399,7 +398,7 @@ class IndexBuilder:
         self.indexed_position = min(self.indexed_position, position)
 
     def rest(self) -> None:
-        """Let the maps go for a while."""
+        """Unmap both files until wake()."""
         self._offsets.rest()
         self._times.rest()
 
@@ -409,7 +408,7 @@ class IndexBuilder:
         self._times.wake()
 
     def rename(self, offset_path: str, time_path: str) -> None:
-        """Take note that the indexes lie elsewhere now."""
+        """Note that the index files have new names."""
         self._offsets.path, self._times.path = offset_path, time_path
 
     def sync(self) -> None:
@@ -418,12 +417,12 @@ class IndexBuilder:
         self._times.sync()
 
     def close(self) -> None:
-        """Let the maps go now, not when the garbage collector comes."""
+        """Unmap both files now, not at the next garbage collection."""
         self._offsets.close()
         self._times.close()
 
     def finish(self, size_bytes: int, next_offset: int) -> None:
-        """Give the latest timestamp an entry, so that a sealed segment tells it, and seal the indexes."""
+        """Add an entry for the latest timestamp, which a sealed segment must have, and seal the indexes."""
         self._index_time()
         self._offsets.seal(size_bytes, next_offset)
         self._times.seal(size_bytes, next_offset)

@@ -1,8 +1,7 @@
 """KeyMap: the latest offset of every key, in numpy arrays of bounded size.
 
-A key is known by its 128-bit xxh3 hash under a new seed for each map, not by its bytes. Among a
-billion keys two would share a hash with a probability of 10 to the power of -21, and nobody who does not know
-the seed can make it happen.
+It identifies a key by its 128-bit xxh3 hash, not by its bytes. Among a billion keys, any two share a hash
+with a probability of about 1e-21. Each map has a new random seed, so nobody can prepare such keys.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from xxhash import xxh3_128_digest
 
 from commitlog.batches.columns import Int64s
 
-SLOT_BYTES = 24  # two halves of a hash, and an offset
-_LOAD = 0.9  # measured at this load: 10 probes a new key, all of them vectorised
+SLOT_BYTES = 24  # two halves of a hash and an offset
+_LOAD = 0.9  # measured at this load: 10 probes per new key, all of them vectorised
 _FIRST_SLOTS, _GROWTH = 4093, 8
 _REHASH_SLOTS = 1 << 16
 
@@ -26,27 +25,27 @@ Hashes = NDArray[np.uint64]
 
 
 def hash_keys(keys: Sequence[bytes], seed: int) -> Hashes:
-    """Return the two halves of each key's hash, one row a key."""
-    # measured: 120 ns a key; with the seed bound by partial() 330
+    """Return the two halves of each key's hash, one row per key."""
+    # measured: 120 ns per key; with the seed bound by partial() 330
     digests = b"".join(map(xxh3_128_digest, keys, repeat(seed)))
     return np.frombuffer(digests, np.uint64).reshape(len(keys), 2)
 
 
 class KeyMap:
-    """An open-addressing table that grows up to `buffer_bytes`, and then takes no more keys.
+    """An open-addressing table that grows up to `buffer_bytes` and then takes no more keys.
 
-    It grows by steps of 8, so that the old table, which is there while the new one is filled, is small
-    beside it; both count. (One of the final size from the start would be slower: few keys in many pages.)
+    It grows by a factor of 8, so that the old table, which exists while the new one is filled, is small in
+    comparison; both count. (Starting with the final size would be slower: few keys in many pages.)
 
-    A slot is free while its offset is 0: offsets are kept plus one. Records are added in the order of their
-    offsets, so whatever comes last is the latest.
+    A slot is free while its offset is 0: offsets are stored plus one. Records are added in the order of their
+    offsets, so the last one is the latest.
     """
 
     def __init__(self, buffer_bytes: int) -> None:
         slots = buffer_bytes // SLOT_BYTES
         if slots > _FIRST_SLOTS:
             slots -= slots // _GROWTH
-        self._sizes = [_prime_below(max(slots, 2))]  # of the tables to come, the next one last
+        self._sizes = [_prime_below(max(slots, 2))]  # of the tables to come, in reverse order
         while self._sizes[-1] > _FIRST_SLOTS:
             self._sizes.append(_prime_below(self._sizes[-1] // _GROWTH))
         self.capacity = _room(self._sizes[0])
@@ -63,7 +62,7 @@ class KeyMap:
     # --- adding
 
     def add(self, keys: Sequence[bytes], offsets: Int64s) -> int:
-        """Note the records with these keys and offsets; returns how many, fewer if the map is full."""
+        """Note records by key and offset; returns how many, fewer than given if the map is full."""
         hashes = hash_keys(keys, self._seed)
         while self._sizes and self.used + len(keys) > _room(self._slots):
             self._grow()
@@ -84,7 +83,7 @@ class KeyMap:
             self._place(hashes, offsets[part][taken])
 
     def _count_that_fits(self, hashes: Hashes) -> int:
-        """Return how many records can be added before one with a new key finds the map full."""
+        """Return how many records can be added before a new key finds the map full."""
         new = (self._find(hashes) == 0).nonzero()[0]
         room = self.capacity - self.used
         if len(new) <= room:
@@ -93,10 +92,10 @@ class KeyMap:
         return len(hashes) if len(firsts) <= room else int(new[np.sort(firsts)[room]])
 
     def _place(self, hashes: Hashes, marks: Int64s) -> None:
-        """Give each record's mark to the slot of its key; of several for one key the last stays.
+        """Store each record's mark in the slot of its key; of several marks for one key the last stays.
 
-        All probe at once. Where several keys claim one free slot the last of them gets it, and the others
-        find it taken: numpy stores repeated indexes in order.
+        All records probe at once. If several keys claim the same free slot, the last one gets it, because
+        numpy stores repeated indexes in order, and the others probe further.
         """
         first, second, slots, steps = self._probes(hashes)
         while len(slots):
@@ -109,15 +108,15 @@ class KeyMap:
             claimed = slots[free]
             self._first[claimed], self._second[claimed] = first[free], second[free]
             self._offsets[claimed] = marks[free]
-            self.used += int((self._offsets[claimed] == marks[free]).sum())  # one winner a slot
-            slots = self._after(slots, np.where(free, 0, steps))  # who claimed looks whether it won
+            self.used += int((self._offsets[claimed] == marks[free]).sum())  # one winner per slot
+            slots = self._after(slots, np.where(free, 0, steps))  # a claim is checked in the next round
 
     def _probes(self, hashes: Hashes) -> tuple[Hashes, Hashes, Int64s, Int64s]:
-        """Return the halves of the hashes, the first slot of each and the step to the next ones."""
+        """Return the halves of the hashes, the first slot of each and the step to its next slots."""
         first = np.ascontiguousarray(hashes[:, 0])
-        second = hashes[:, 1] | np.uint64(1)  # a hash is never that of a free slot
+        second = hashes[:, 1] | np.uint64(1)  # never the hash in a free slot
         slots = (first % np.uint64(self._slots)).astype(np.int64)
-        # the table's size is a prime, so any step comes by every slot
+        # the table's size is prime, so any step visits every slot
         steps = (second % np.uint64(max(self._slots - 1, 1))).astype(np.int64) + 1
         return first, second, slots, steps
 
@@ -127,7 +126,7 @@ class KeyMap:
         return following
 
     def _holds(self, slots: Int64s, first: Hashes, second: Hashes) -> NDArray[np.bool_]:
-        """Say of each slot whether it holds the key with this hash."""
+        """Return, for each slot, whether it holds the key with this hash."""
         same: NDArray[np.bool_] = self._first.take(slots) == first
         same &= self._second.take(slots) == second
         return same
@@ -135,7 +134,7 @@ class KeyMap:
     # --- looking up
 
     def latest(self, keys: Sequence[bytes]) -> Int64s:
-        """Return the latest offset of each key, -1 where it is not known."""
+        """Return the latest offset of each key, -1 for unknown keys."""
         return self._find(hash_keys(keys, self._seed)) - 1
 
     def _find(self, hashes: Hashes) -> Int64s:
@@ -152,7 +151,7 @@ class KeyMap:
         return found
 
     def into_offsets(self) -> Int64s:
-        """Return the latest offsets of all keys, sorted, in the memory of the map, which is then gone."""
+        """Return the latest offsets of all keys, sorted; this reuses the map's memory and ends the map."""
         self._first = self._second = np.zeros(0, np.uint64)
         self._offsets.sort()
         offsets = self._offsets[self._slots - self.used :]
@@ -165,7 +164,7 @@ def _room(slots: int) -> int:
 
 
 def _prime_below(number: int) -> int:
-    """Return the greatest prime that is not above `number`, which is 2 at least."""
+    """Return the greatest prime up to `number`, which is at least 2."""
     while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
         number -= 1
     return number

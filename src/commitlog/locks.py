@@ -1,4 +1,4 @@
-"""Locks between processes: the lock of a log, which names its writer, and plain ones."""
+"""Locks between processes: the lock of a log, which names its writer, and plain locks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from commitlog import files
 from commitlog.errors import LogLockedError
 
 NAME, MUTEX_NAME = ".lock", ".catalog-lock"
-_PATIENCE_SECONDS = 0.2  # readers hold the lock for a moment to see whether a writer lives
+_PATIENCE_SECONDS = 0.2  # readers hold the lock for a moment to see whether there is a writer
 
 
 class LogLock:
-    """An exclusive lock on a log's directory, let go when the process ends, however it ends."""
+    """A lock on a log's directory; it is released when the process ends, however it ends."""
 
     _fd: int | None = None
 
@@ -28,9 +28,9 @@ class LogLock:
 
     @classmethod
     def take(cls, directory: str, *, shared: bool = False) -> Self:
-        """Take the lock; LogLockedError, naming the owner, if another process (or this one) has it.
+        """Take the lock; LogLockedError names the owner if another process, or this one, holds it.
 
-        With `shared` others may share it, but nobody has it alone.
+        A `shared` lock conflicts only with an exclusive one.
         """
         path = os.path.join(directory, NAME)
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -42,9 +42,9 @@ class LogLock:
                     raise _refusal(directory, fd, shared)
                 time.sleep(0.002)
             if not shared:
-                lock._tell(ready=False)
+                lock._announce(ready=False)
         except BaseException:
-            unlock()  # as long as somebody keeps the exception, `lock` lives
+            unlock()  # `lock` lives as long as the exception
             lock.forget()
             raise
         return lock
@@ -53,14 +53,14 @@ class LogLock:
         self.forget()
 
     def ready(self, *, shared: bool = False) -> None:
-        """Tell readers that recovery is done and state pages can be believed."""
+        """Tell readers that recovery is complete and state pages are valid."""
         if shared:
             assert self._fd is not None
             files.show_shared(self._fd)
         else:
-            self._tell(ready=True)
+            self._announce(ready=True)
 
-    def _tell(self, *, ready: bool) -> None:
+    def _announce(self, *, ready: bool) -> None:
         assert self._fd is not None
         about = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot_id(), "ready": ready}
         text = json.dumps(about).encode()
@@ -68,40 +68,40 @@ class LogLock:
         files.write_at(self._fd, [text], len(text), 0)
 
     def release(self) -> None:
-        """Let the lock go; one that was interrupted can be made again."""
+        """Release the lock; if this is interrupted, call it again."""
         if self._fd is not None:
             files.unlock(self._fd)
             self.forget()
 
     def forget(self) -> None:
-        """Close the file; in a forked child this leaves the lock with the parent."""
+        """Close the file; in a forked child this leaves the parent's lock alone."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
 
 
 class HeldElsewhereError(Exception):
-    """Somebody else has a lock that is not to be waited for."""
+    """Another process holds a lock that was asked for without waiting."""
 
 
 class ProcessLock(io.IOBase):
-    """A lock between processes, and between the threads of each: `with lock:`. It cannot be taken twice.
+    """A lock between processes and between the threads of each, used as `with lock:`. It is not reentrant.
 
-    `taken` is called when it was taken; if it returns True, the C functions `leaving` are called before it is
-    given back. Without `wait`, HeldElsewhereError if another process has it.
+    `taken` is called once the lock is held; if it returns True, the C functions `leaving` are called before
+    the lock is released. With wait=False, HeldElsewhereError if another process holds it.
 
-    No interruption leaves it held. Python runs signal handlers only as a Python function starts, as a loop
-    jumps back, and as a call returns; never inside a C function, nor between two other instructions. So:
+    No interruption leaves it held. Python runs signal handlers only when a Python function starts, when a
+    loop jumps back and when a call returns; never inside a C function or between other instructions. So:
 
     - To take the mutex, a `for` asks a C iterator for the next item, and the `try` follows at once: whatever
-      is raised from there on comes to the handler, whose first call is `close`, and `with` takes over without
-      another call.
-    - To give everything back, `with` calls `__exit__`. That of IOBase is a C function, and all it does is
-      call `close`, which here is a C function that calls others in turn. A Python __exit__ could be
-      interrupted before its first line.
+      is raised from there on reaches the handler, which first calls `close`; on success `with` takes over
+      without another call.
+    - To release everything, `with` calls `__exit__`. IOBase's is a C function that only calls `close`, which
+      here is a C function that calls others in turn. A Python __exit__ could be interrupted before its first
+      line.
     """
 
-    closed = True  # or the finalizer of IOBase would call close()
+    closed = True  # otherwise the finalizer of IOBase would call close()
     close: Callable[[], None]
 
     def __init__(
@@ -116,7 +116,7 @@ class ProcessLock(io.IOBase):
         self._taken, self._wait = taken, wait
         mutex = threading.Lock()
         self.locked = mutex.locked
-        self._acquiring = iter(mutex.acquire, None)  # each item is a call; it never returns None
+        self._acquiring = iter(mutex.acquire, None)  # each item is a call, which never returns None
         unlock = files.unlocking(self._file.fd)
         self.close = self._leave = _in_turn(unlock, mutex.release)
         self._leave_all = _in_turn(*leaving, unlock, mutex.release)
@@ -137,36 +137,30 @@ class ProcessLock(io.IOBase):
                 raise
 
     def skip_leaving(self) -> None:
-        """Let `leaving` not be called when it is given back this time."""
+        """Do not call `leaving` at the next release."""
         self.close = self._leave
 
 
 def _in_turn(*functions: Callable[[], object]) -> Callable[[], Any]:
-    """Return a C function that calls these C functions one after another, and returns something false.
+    """Return a C function that calls these C functions in turn and returns a false value.
 
-    It asks a `map` for its next item, which asks each of its iterators; each item of these is a call.
+    It asks a `map` for its next item; the map asks each of its iterators, whose items are the calls.
     """
     return map("".format, *(iter(function, _in_turn) for function in functions)).__next__
 
 
 def _refusal(directory: str, fd: int, shared: bool) -> LogLockedError:
-    """Return the error for a lock that somebody else has: who that is, and what would help."""
+    """Return the error for a lock that is held elsewhere; it names the owner and a remedy."""
     if not shared and files.try_lock(fd, shared=True):
         files.unlock(fd)
         found = [str(pid) for pid in files.lockers(fd)]
         owner = f"process{'es' if len(found) > 1 else ''} {', '.join(found)}" if found else "other processes"
-        return LogLockedError(
-            directory,
-            f"{owner} with mode='shared'",
-            'open it with mode="shared" here, too, or with mode="r" to read it',
-        )
+        remedy = 'open it with mode="shared" here, too, or with mode="r" to read it'
+        return LogLockedError(directory, f"{owner} with mode='shared'", remedy)
     owner = _describe(os.pread(fd, 1000, 0).decode(errors="replace"))
     where = "there" if shared else "in every process"
-    return LogLockedError(
-        directory,
-        owner,
-        f'close it there, or open it with mode="shared" {where}; mode="r" reads it meanwhile',
-    )
+    remedy = f'close it there, or open it with mode="shared" {where}; mode="r" reads it meanwhile'
+    return LogLockedError(directory, owner, remedy)
 
 
 def _describe(owner: str) -> str:
@@ -178,7 +172,7 @@ def _describe(owner: str) -> str:
 
 
 def boot_id() -> str:
-    """Return what tells one boot of the machine from another."""
+    """Return the id of the machine's current boot."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -187,16 +181,16 @@ def boot_id() -> str:
 
 
 def writer_is_ready(directory: str) -> bool:
-    """Say whether somebody writes the log, and is done with recovery.
+    """Say whether a process writes the log and has completed recovery.
 
-    What an earlier writer left in the file counts only for the same boot: after a power cut a state page
-    may be older or newer than the files.
+    The contents of the lock file count only for the same boot: after a power cut a state page may be older or
+    newer than the files.
     """
     try:
-        fd = os.open(os.path.join(directory, NAME), os.O_RDONLY)
+        file = files.Descriptor(os.open(os.path.join(directory, NAME), os.O_RDONLY))
     except FileNotFoundError:
         return False
-    try:
+    with file as fd:
         if files.is_shared(fd):
             return True
         if files.try_lock(fd, shared=True):
@@ -205,7 +199,5 @@ def writer_is_ready(directory: str) -> bool:
         try:
             about = json.loads(os.pread(fd, 1000, 0))
             return bool(about["ready"] and about["boot"] == boot_id())
-        except (ValueError, KeyError, TypeError):  # just being written
+        except (ValueError, KeyError, TypeError):  # being written right now
             return False
-    finally:
-        os.close(fd)

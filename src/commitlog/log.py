@@ -1,4 +1,4 @@
-"""CommitLog: a directory of topics, its lock, and the work done in the background."""
+"""CommitLog: a directory of topics, its lock, its clients and its background work."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
 
 class CommitLog:
-    """Topics in a directory. In mode "w" this process is their only writer, unless it shares them with
-    others; in mode "r" it writes nothing but offsets of consumer groups, what quotas count and staged files.
+    """The topics in a directory; see commitlog.open() for the modes.
 
     Use it as a context manager, or call close(). A log that is still open when the program ends is closed
     then, and its producers deliver what they hold; after a kill or os._exit() it is checked at the next open.
@@ -75,7 +74,7 @@ class CommitLog:
         self.config = config
         self._shared = shared
         self._catalog = catalog
-        self._lock = lock  # None: opened for reading
+        self._lock = lock  # None in mode "r"
         self._refusal: CommitLogError | None = None
         mode: Mode = "r" if lock is None else "shared" if shared else "w"
         self._topics = TopicSet(catalog, path, config, mode, self._check_open, Steps(progress))
@@ -95,7 +94,7 @@ class CommitLog:
         *,
         progress: Progress | None = None,
     ) -> Self:
-        """Open a directory; see commitlog.open."""
+        """Open a log; see commitlog.open()."""
         if mode not in ("r", "w", "shared"):
             raise ConfigError("mode", mode, "must be 'r', 'w' or 'shared'")
         shared = mode == "shared"
@@ -125,7 +124,7 @@ class CommitLog:
         return log
 
     def _abandon(self) -> None:
-        """Let everything go of a log that could not be opened."""
+        """Release everything that a failed open holds."""
         self._housekeeper.stop()
         abandon(self._topics.partitions())
         if self._lock is not None:
@@ -142,25 +141,25 @@ class CommitLog:
 
     @property
     def log_id(self) -> str | None:
-        """What tells this log from every other: random, made with the log, and kept by its backups.
+        """The random id of this log, which its copies and backups keep.
 
-        None in mode "r" for a log that was made before there were ids, until a writer has opened it.
+        None in mode "r" for a log that is older than ids, until it is opened for writing.
         """
         return self._catalog.read_log_id() if self._lock is None else self._catalog.log_id
 
     def renew_id(self) -> str:
-        """Give a copy of a log an id of its own, before it is written to as another log; returns the id.
+        """Give a copy of a log its own id, before it is used as a separate log; returns the id.
 
-        Checkpoints and staged files of the original are refused from then on.
+        From then on, checkpoints and staged files of the original are refused.
         """
         self._check_writable()
         if self._shared:
-            raise ConfigError("shared", True, "a log gets another id only where nobody shares it")
+            raise ConfigError("mode", "shared", "open the log with mode='w' to give it another id")
         return self._catalog.renew_id()
 
     @property
     def exclusive(self) -> bool:
-        """Whether this process is the only one that writes it."""
+        """Whether this process is the only writer."""
         return self._lock is not None and not self._shared
 
     # --- topics
@@ -171,12 +170,12 @@ class CommitLog:
         return self._topics.names()
 
     def topic(self, name: str) -> Topic:
-        """Return a topic; UnknownTopicError if there is none."""
+        """Return a topic; UnknownTopicError if it does not exist."""
         self._check_open()
         return self._topics.find(name)
 
     def check_room(self, name: str, partitions: int) -> None:
-        """Raise TooManyOpenFilesError if this process could not open this many more partitions of a topic."""
+        """Raise TooManyOpenFilesError if this process cannot open this many more partitions of a topic."""
         self._topics.check_descriptors(name, partitions)
 
     def create_topic(
@@ -187,9 +186,9 @@ class CommitLog:
         *,
         exists_ok: bool = False,
     ) -> Topic:
-        """Create a topic; `config` may be a dictionary, over the log's topic_defaults.
+        """Create a topic; a dictionary as `config` overrides the log's topic_defaults.
 
-        With `exists_ok`, a topic that is there already is returned as it is; else TopicExistsError.
+        With `exists_ok`, an existing topic is returned unchanged; otherwise it is a TopicExistsError.
         """
         self._check_writable()
         try:
@@ -200,10 +199,7 @@ class CommitLog:
             return self._topics.find(name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its files and what groups have committed for it.
-
-        Readers that have the files open keep what they read.
-        """
+        """Delete a topic, its files and its committed offsets; readers that have files open can read on."""
         self._check_writable()
         self._topics.find(name)
         self._groups.forget_topic(name)
@@ -213,7 +209,7 @@ class CommitLog:
     # --- clients
 
     def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
-        """Return a producer; the settings are those of ProducerConfig."""
+        """Return a producer with the settings of ProducerConfig."""
         self._check_writable()
         config = ProducerConfig.of(settings)
         producer = Producer(self, config, Throttle(self._quotas.meter(config.client_id, "produce")))
@@ -221,9 +217,9 @@ class CommitLog:
         return producer
 
     def consumer(self, *topics: str | Iterable[str], **settings: Unpack[ConsumerSettings]) -> Consumer:
-        """Return a consumer, of these topics if there are any; the settings are those of ConsumerConfig.
+        """Return a consumer with the settings of ConsumerConfig, subscribed to `topics` if any are given.
 
-        It may be one of a log that is open for reading: then only the offsets of its group are written.
+        A log in mode "r" has consumers too; they write only the offsets of their group.
         """
         self._check_open()
         config = ConsumerConfig.of(settings)
@@ -241,7 +237,7 @@ class CommitLog:
     # --- publishing what was written elsewhere
 
     def stage(self, topic: str, partition: int) -> StagingWriter:
-        """Return a writer of records that publish() will append; any process may, also in mode "r"."""
+        """Return a writer of a staged file, which publish() can append; works in any process and mode."""
         self._check_open()
         found = self._topics.find(topic)
         found.partition(partition)
@@ -250,66 +246,67 @@ class CommitLog:
     def publish(self, txn_id: str, epoch: int, staged: Sequence[StagedFile]) -> bool:
         """Append staged files to their partitions, all or nothing and once, as an epoch of a transaction.
 
-        It is durable when this returns. False if that epoch, or a later one, was published before: then the
-        files are just removed. UnfinishedPublicationError names a publication, this one or one that somebody
-        left, that is committed but not all there yet: the next publish() or open() goes on. After another
-        error this one is not published; after a PartitionFailedError, open the log again to know.
+        The records are durable when this returns True. It returns False if that epoch, or a later one, was
+        published before; the files are then removed. UnfinishedPublicationError names a publication, this one
+        or an earlier one, that is committed but not completely appended: the next publish() or open()
+        finishes it. After any other error this one is not published, except that after a PartitionFailedError
+        only opening the log again shows whether it is.
         """
         self._check_writable()
         return self._publisher.publish(txn_id, epoch, staged)
 
     def published(self, txn_id: str) -> int | None:
-        """Return the last epoch of a transaction that is published, all of it; None if none is."""
+        """Return the last epoch of a transaction that is completely published; None if there is none."""
         self._check_open()
         return self._publisher.published(txn_id)
 
     # --- consumer groups
 
     def groups(self) -> list[str]:
-        """Return the consumer groups that have, or had, members, or have committed something."""
+        """Return the ids of the consumer groups that have or had members, or have committed offsets."""
         self._check_open()
         return self._groups.names()
 
     def describe_group(self, group_id: str) -> GroupDescription:
-        """Tell who is in a group, what each reads, what is committed and how far that is from the end."""
+        """Return a group's members, their partitions, and the committed offset and lag of each partition."""
         self._check_open()
         return self._groups.describe(group_id)
 
     def reset_offsets(
         self, group_id: str, to: Literal["earliest", "latest"] | None = None, **how: Any
     ) -> dict[TopicPartition, int]:
-        """Set what a group without members has committed, within what the log has; returns the new offsets.
+        """Set the committed offsets of a group without members, within the log; returns the new offsets.
 
-        `to` is "earliest" or "latest"; or give offset=, timestamp= (milliseconds) or shift_by=. Without
-        topics=, an iterable of topics and partitions, it is about all that the group has committed; with
-        dry_run=True nothing is changed.
+        `to` is "earliest" or "latest"; or give offset=, timestamp= (milliseconds) or shift_by=. topics= is an
+        iterable of topics and partitions; without it, every partition that the group has committed is reset.
+        With dry_run=True nothing changes.
         """
         self._check_open()
         return self._groups.reset(group_id, to, **how)
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note how far a group without members is, as it stands: describe_group() shows the lag then.
+        """Commit offsets for a group without members, unchecked, so that describe_group() shows its lag.
 
-        For a program that keeps track of its own progress elsewhere, such as Spark in its checkpoint.
+        For a program that keeps its own progress elsewhere, such as Spark in its checkpoint.
         """
         self._check_open()
         self._groups.commit(group_id, offsets)
 
     def delete_group(self, group_id: str) -> None:
-        """Forget a group without members, and what it has committed."""
+        """Delete a group without members, and its committed offsets."""
         self._check_open()
         self._groups.delete(group_id)
 
     def group_member(self, config: ConsumerConfig) -> GroupMember:
-        """Return a place in a group, not taken yet: what a consumer asks for."""
+        """Return a member for a consumer, which has not joined its group yet."""
         self._check_open()
         return self._groups.member(config)
 
     def _open_offsets(self) -> Partition:
-        """Open the topic of committed offsets, which all processes may write."""
+        """Open the partition of committed offsets, which all processes may write."""
         self._check_open()
         partition: Partition = self._topics.join_internal(OFFSETS_TOPIC, OFFSETS_CONFIG).partition(0)
-        if self._lock is None:  # so far there was nothing to look after
+        if self._lock is None:  # until now there was nothing to maintain
             self._housekeeper.start()
         return partition
 
@@ -322,20 +319,21 @@ class CommitLog:
         producer_byte_rate: int | None = None,
         consumer_byte_rate: int | None = None,
     ) -> None:
-        """Slow down clients that append or read more bytes a second; within a second, in all processes.
+        """Limit the bytes per second that clients append and read; None means no limit.
 
-        The quota of None is the default: that of every client id without one of its own. None means no limit.
+        A client_id of None sets the default for every client id without its own quota. A change reaches all
+        processes within a second.
         """
         self._check_writable()
         self._quotas.set(client_id, Quota(producer_byte_rate, consumer_byte_rate))
 
     def quotas(self) -> dict[str | None, Quota]:
-        """Return the quotas that were set, by client id; the default is that of None."""
+        """Return the quotas by client id; the default has the id None."""
         self._check_open()
         return self._quotas.all()
 
     def remove_quota(self, client_id: str | None) -> None:
-        """Remove a quota; the default counts again. One that is not there is fine."""
+        """Remove a client id's quota if it has one; the default then applies."""
         self._check_writable()
         self._quotas.remove(client_id)
 
@@ -343,11 +341,11 @@ class CommitLog:
 
     @property
     def recovery(self) -> tuple[RecoveryReport, ...]:
-        """What opening each partition found and did."""
+        """The recovery report of each partition: what opening it found and did."""
         return tuple(partition.recovery for partition in self._topics.partitions())
 
     def health(self) -> Health:
-        """Tell whether background work and all partitions are well."""
+        """Return the health of the background tasks and of all partitions."""
         partitions = self._topics.partitions()
         failed = tuple((one.name, one.failure) for one in partitions if one.failure)
         uncleanable = tuple((one.name, one.compaction_error) for one in partitions if one.compaction_error)
@@ -356,42 +354,39 @@ class CommitLog:
         return Health((*self._housekeeper.health(), *clients), failed, uncleanable, damaged)
 
     def metrics(self) -> LogMetrics:
-        """Return what the log counts and knows of itself, in plain numbers: docs/monitoring.md has them all.
+        """Return the state and the counters of the log; docs/monitoring.md lists them.
 
-        A log that is open for reading knows where partitions and groups stand, but not what is written.
+        In mode "r" they cover the state of partitions and groups, but not what is written.
         """
         self._check_open()
         mode: Literal["r", "w"] = "r" if self._lock is None else "w"
         return gathered(self.path, mode, self._topics, self._groups, self.health())
 
     def release_removed(self) -> None:
-        """Close the files of segments that were removed: as long as they are mapped, the disk keeps them.
+        """Unmap the files of removed segments, which free their disk space only then.
 
-        For long-lived readers: reading a partition does this for it, but some partitions may never be read.
+        For long-lived readers: reading a partition does this too, but only for that partition.
         """
         self._check_open()
         self._topics.forget_removed()
 
     def apply_retention(self, now_ms: int | None = None) -> int:
-        """Remove what retention no longer keeps, as the background thread does; returns the segment count."""
+        """Remove the segments that have expired, as the background thread does; returns how many."""
         self._check_writable()
         return self._housekeeper.apply_retention(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
 
     # --- the end
 
     def close(self) -> None:
-        """Close consumers and producers, sync everything, stop the threads and let the lock go.
-
-        Closing twice is fine.
-        """
+        """Close clients, sync everything, stop the threads and release the lock. Closing twice is fine."""
         with contextlib.ExitStack() as last:
             last.callback(self._close)
-            # the last one first: consumers, whose listeners may still send something
+            # callbacks run in reverse order: consumers first, whose listeners may still send records
             for client in sorted(self._clients, key=lambda client: isinstance(client, Consumer)):
-                last.callback(_close_client, client)  # one after another, whatever the others raise
+                last.callback(_close_client, client)  # whatever the others raise
 
     def _close_at_exit(self) -> None:
-        """Deliver what producers hold, and close. Consumers commit nothing: they may not be done with it."""
+        """Deliver what producers hold, and close. Consumers commit nothing: their work may be unfinished."""
         if self._lock is None or self._refusal is not None:
             return
         with contextlib.ExitStack() as last:
@@ -410,12 +405,12 @@ class CommitLog:
                 self._close_all()
         finally:
             if self._lock is not None:
-                # Ctrl-C may have come before a partition was closed: nobody writes without the lock
+                # Ctrl-C may have left a partition open, and nothing may be written without the lock
                 abandon(self._topics.partitions())
                 self._lock.release()
 
     def _close_all(self) -> None:
-        """Close every partition, and leave the clean marker only if each of them is durable."""
+        """Close every partition; leave the clean marker only if all of them are durable."""
         _open_logs.discard(self)
         self._housekeeper.stop()
         problem: Exception | None = None
@@ -441,9 +436,9 @@ class CommitLog:
             raise ReadOnlyError(self.path)
 
     def _forked(self) -> None:
-        """In a forked child: nothing may be written through what the parent opened; reading may go on."""
+        """In a forked child: refuse writes through the parent's handles; a reader may read on."""
         for client in self._clients:
-            client.forked()  # what it holds is the parent's to deliver
+            client.forked()  # the parent delivers what it holds
         self._clients = weakref.WeakSet()
         if self._lock is not None:
             self._refusal = ForkedError(self.path)
@@ -456,7 +451,7 @@ def _close_client(client: Producer | Consumer) -> None:
         client.close()
     except Exception:
         raise
-    except BaseException:  # Ctrl-C: afterwards the log is closed, so what was sent is delivered now
+    except BaseException:  # Ctrl-C: deliver what was sent before the log is closed
         client.close()
         raise
 
@@ -470,10 +465,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _at_exit() -> None:
-    """Close what is still open. Python prints what is raised here, such as why records were not delivered."""
+    """Close the logs that are still open. Python prints errors raised here, such as a failed delivery."""
     with contextlib.ExitStack() as last:
         for log in list(_open_logs):
             last.callback(log._close_at_exit)
 
 
-atexit.register(_at_exit)  # daemon threads, such as ours, still run then
+atexit.register(_at_exit)  # our daemon threads still run at that point

@@ -1,4 +1,4 @@
-"""What a log does in the background: syncs, retention, compaction. Each has a thread of its own."""
+"""Background maintenance of a log: syncs, retention and compaction, each in its own thread."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _IDLE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How background work and partitions fare: tasks, partitions that a disk error stopped, those that
-    compaction has set aside, and those in which damage keeps retention from removing segments.
+    """The health of a log: its background tasks, and the partitions with problems, each with the reason.
+
+    A disk error stopped the failed ones, compaction has set aside the uncleanable ones, and damage keeps
+    retention from removing segments of the damaged ones.
     """
 
     tasks: tuple[TaskHealth, ...]
@@ -31,13 +33,13 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no problem."""
         well = all(task.alive and task.error is None for task in self.tasks)
         return well and not (self.failed_partitions or self.uncleanable_partitions or self.damaged_partitions)
 
 
 class Maintenance:
-    """Looks after the partitions of a log, as their settings ask."""
+    """Syncs, trims and compacts the partitions of a log according to their settings."""
 
     def __init__(self, partitions: Callable[[], list[Partition]], config: LogConfig) -> None:
         self._partitions = partitions
@@ -56,11 +58,11 @@ class Maintenance:
             task.start()
 
     def wake(self) -> None:
-        """Let the flusher look now: somebody asks for a sync, or sooner than it knows."""
+        """Run the flusher now: a sync is due, or settings have changed."""
         self._flusher.wake()
 
     def stop(self) -> None:
-        """End the threads; a pass of compaction is cancelled."""
+        """Stop the threads; a running compaction pass is cancelled."""
         self._stopping = True
         for partition in self._partitions():
             partition.end_compaction()
@@ -68,11 +70,11 @@ class Maintenance:
             task.stop()
 
     def health(self) -> tuple[TaskHealth, ...]:
-        """Tell how the threads fare, once they are started."""
+        """Return the health of the threads, nothing before they are started."""
         return tuple(task.health() for task in self._tasks) if self._started else ()
 
     def sync_due(self) -> float:
-        """Sync the partitions that flush_ms or flush_messages call for; returns when to come again."""
+        """Sync partitions that flush_ms or flush_messages make due; returns the seconds to the next run."""
         pause = _IDLE_SECONDS
         for partition in self._partitions():
             config, now = partition.config, time.monotonic()
@@ -84,20 +86,18 @@ class Maintenance:
                 self._synced_at[partition.name] = now
                 due_in = config.flush_ms / 1000 if config.flush_ms != -1 else _IDLE_SECONDS
                 if waiting and partition.failure is None:
-                    with contextlib.suppress(ClosedError):  # a topic deleted meanwhile
+                    with contextlib.suppress(ClosedError):  # the topic was deleted meanwhile
                         partition.sync()
             pause = min(pause, due_in)
         return pause
 
     def tidy(self) -> float:
-        """Unlink removed files whose time has come, check that nobody removed an active segment, and apply
-        retention every retention_check_ms.
-        """
+        """Unlink removed files, check active segments, apply retention; returns seconds to the next run."""
         now, every = time.monotonic(), self._config.retention_check_ms / 1000
         for partition in self._partitions():
             partition.empty_trash(now)
             if partition.failure is None:
-                with contextlib.suppress(CommitLogError):  # which stops the partition, or it is closed
+                with contextlib.suppress(CommitLogError):  # the check stops the partition, or it is closed
                     partition.check_linked()
         if now - self._retained_at >= every:
             self._retained_at = now
@@ -105,26 +105,26 @@ class Maintenance:
         return min(1.0, every)
 
     def apply_retention(self, now_ms: int) -> int:
-        """Remove what retention no longer keeps; returns how many segments."""
+        """Remove the segments that have expired; returns how many."""
         removed = 0
         for partition in self._partitions():
             if partition.failure is None:
-                with contextlib.suppress(ClosedError):  # a topic deleted meanwhile
+                with contextlib.suppress(ClosedError):  # the topic was deleted meanwhile
                     removed += partition.apply_retention(now_ms)
         return removed
 
     def clean(self) -> float:
-        """Compact what is due; returns when to come again."""
+        """Compact the partitions that are due; returns the seconds to the next run."""
         now_ms = time.time_ns() // 1_000_000
         again = clean_what_is_due(self._partitions, now_ms, lambda: self._stopping)
         return 0.0 if again else self._config.cleaner_backoff_ms / 1000
 
 
 def dirtiest(partitions: Sequence[Partition], now_ms: int) -> Partition | None:
-    """Return the partition with the most to gain, of those that are due; None if none is.
+    """Return the partition with the highest dirty ratio among those that are due; None if none is.
 
-    One whose last pass failed, but for a full disk, is set aside until a pass called by hand succeeds, or the
-    log is reopened.
+    A partition whose last pass failed (other than for a full disk) is set aside until a manual pass succeeds
+    or the log is reopened.
     """
     found: tuple[float, Partition] | None = None
     for partition in partitions:
@@ -140,7 +140,7 @@ def _ratio_if_due(partition: Partition, now_ms: int) -> float | None:
     try:
         work = partition.cleanable(now_ms)
         return work.dirty_ratio if work.is_due(partition.config, now_ms) else None
-    except FileNotFoundError:  # trimmed meanwhile, or lost: a pass will tell
+    except FileNotFoundError:  # trimmed meanwhile, or lost: a pass finds out
         return 1.0
     except Exception as problem:
         _logger.exception("%s cannot be compacted; it is set aside", partition.name)
@@ -151,7 +151,7 @@ def _ratio_if_due(partition: Partition, now_ms: int) -> float | None:
 def clean_what_is_due(
     partitions: Callable[[], Sequence[Partition]], now_ms: int, stopping: Callable[[], bool]
 ) -> bool:
-    """Run one pass over each partition that is due, the dirtiest first; returns whether some is due again."""
+    """Run one pass over each partition that is due, dirtiest first; returns whether one is due again."""
     passed: set[Partition] = set()
     while not stopping():
         due = dirtiest([one for one in partitions() if one not in passed], now_ms)
@@ -161,8 +161,8 @@ def clean_what_is_due(
         passed.add(due)
         try:
             due.compact(now_ms)
-        except ClosedError:  # a topic deleted meanwhile, or the log closing
+        except ClosedError:  # the topic was deleted meanwhile, or the log is closing
             continue
-        except Exception:  # the partition tells it: compaction_error
+        except Exception:  # also in the partition's compaction_error
             _logger.exception("compaction of %s failed; it is set aside", due.name)
     return False

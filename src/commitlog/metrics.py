@@ -46,7 +46,7 @@ class LogMetrics:
     health: Health
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the metrics as dictionaries, tuples, numbers and strings, for json.dumps() and others."""
+        """Return the metrics as dictionaries, tuples, numbers and strings, for example for json.dumps()."""
         return asdict(self)
 
 
@@ -66,7 +66,7 @@ def gathered(
 
 
 def _described(groups: Groups) -> tuple[GroupDescription, ...]:
-    """Return all groups, or none if this process may not write and so cannot take their locks."""
+    """Return all groups; none if this process has no write access and so cannot take their locks."""
     try:
         return tuple(groups.describe_all())
     except OSError as error:
@@ -77,7 +77,7 @@ def _described(groups: Groups) -> tuple[GroupDescription, ...]:
 
 
 def _partition_metrics(partitions: Iterable[LogReader]) -> tuple[PartitionMetrics, ...]:
-    """Return the metrics of all partitions whose topic is not deleted meanwhile."""
+    """Return the metrics of all partitions, except where the topic is deleted meanwhile."""
     found = []
     for partition in partitions:
         with suppress(ClosedError, UnknownTopicError):

@@ -1,4 +1,4 @@
-"""Small tables for notebooks: what `_repr_html_` of topics, partitions, batches and views returns."""
+"""Small HTML tables that notebooks show for topics, partitions, batches and views (`_repr_html_`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_CHARACTERS = 60
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], more: bool = False) -> str:
-    """Return a table as HTML; everything in it is escaped."""
+    """Return an HTML table; everything in it is escaped."""
     cells = "".join(
         "<tr>" + "".join(f"<td>{escape(shown(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
@@ -24,14 +24,14 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], mor
 
 
 def records(title: str, found: Iterable[Record]) -> str:
-    """Return the first records as a table."""
+    """Return the first records as an HTML table."""
     some = list(islice(found, ROWS + 1))
     rows = [(one.offset, _time(one.timestamp), one.key, one.value) for one in some[:ROWS]]
     return table(title, ("offset", "timestamp", "key", "value"), rows, len(some) > ROWS)
 
 
 def shown(cell: object) -> str:
-    """Return a cell as text of one line: bytes as text where they are UTF-8, nothing for None."""
+    """Return a cell as one line of text: bytes are decoded if they are UTF-8, None is empty."""
     if isinstance(cell, bytes):
         try:
             text = cell[: 4 * _MOST_CHARACTERS].decode()
@@ -46,5 +46,5 @@ def shown(cell: object) -> str:
 def _time(timestamp: int) -> str:
     try:
         return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):  # beyond the calendar
+    except (ValueError, OverflowError, OSError):  # outside the range of datetime
         return str(timestamp)

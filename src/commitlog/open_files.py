@@ -1,4 +1,4 @@
-"""OpenFiles: how many files a log keeps open at once, and what it lets go to make room for others."""
+"""OpenFiles: bounds the files that a log keeps open, and closes idle ones to make room."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from commitlog.errors import CommitLogError
 if TYPE_CHECKING:
     from commitlog.segment import Segment
 
-_SHARE = 4  # a log takes this part of the process's descriptors for its partitions, and as many for reading
+_SHARE = 4  # a quarter of the process's descriptors is for partitions, and a quarter for segments being read
 _OF_PARTITION, _OF_SEGMENT = 4, 3  # descriptors: page, .log, two indexes; .log, two indexes
 _LEAST_AWAKE = 8
 
 
 class Restable(Protocol):
-    """A partition that can let its files go while it is idle, and opens them again when they are needed."""
+    """A partition that can close its files while it is idle, and opens them again when they are needed."""
 
     @property
     def uses(self) -> int:
-        """A count that moves when it is used."""
+        """A count that changes when the partition is used."""
 
     def rest(self) -> bool:
-        """Let the files go; False if it is in use just now. Never waits. A closed one has none to let go."""
+        """Close the files, without waiting; False if the partition is in use."""
 
     def lost(self, problem: CommitLogError) -> CommitLogError:
-        """Take note that a file is not there any more that was let go; returns what to raise."""
+        """Handle the loss of a file that was closed by rest(); returns what to raise."""
 
     def mapped_again(self) -> None:
-        """Take note that the state page is mapped again, after a rest; raise if it is another's."""
+        """Check the state page, which has been mapped again after a rest; raise if it is another's."""
 
 
 class OpenFiles:
-    """Keeps open what was used last, and lets the rest go: segments mapped for reading, and idle partitions.
+    """Keeps the most recently used segments mapped and partitions open, and closes the others.
 
-    Both are bounded by the descriptors that the process may have, whatever the number of partitions.
+    The process's limit of descriptors bounds both, whatever the number of partitions.
     """
 
     def __init__(self, most_segments: int) -> None:
@@ -47,7 +47,7 @@ class OpenFiles:
         self._most_segments = max(min(most_segments, descriptors // _OF_SEGMENT), 1)
         self._most_awake = max(descriptors // _OF_PARTITION, _LEAST_AWAKE)
         self._mapped: OrderedDict[Segment, None] = OrderedDict()
-        # each with its uses when it was last looked at
+        # each partition with its uses when it was last checked
         self._awake: deque[tuple[weakref.ref[Restable], int]] = deque()
         self._lock = threading.Lock()
 
@@ -57,7 +57,7 @@ class OpenFiles:
     # --- segments mapped for reading
 
     def use(self, segment: Segment) -> None:
-        """Note that a segment is in use, and let the least recently used one go if there are too many."""
+        """Note that a segment is in use, and release the least recently used one if there are too many."""
         with self._lock:
             self._mapped[segment] = None
             self._mapped.move_to_end(segment)
@@ -65,13 +65,13 @@ class OpenFiles:
                 self._mapped.popitem(last=False)[0].release()
 
     def forget(self, segment: Segment) -> None:
-        """Let a segment go that will not be used again."""
+        """Release a segment that will not be used again."""
         with self._lock:
             self._mapped.pop(segment, None)
         segment.release()
 
     def forget_removed(self) -> None:
-        """Let segments go whose files were removed or replaced: a map keeps their blocks on the disk."""
+        """Release segments whose files were removed or replaced: a map keeps their blocks allocated."""
         with self._lock:
             used = list(self._mapped)
         for segment in used:
@@ -85,9 +85,9 @@ class OpenFiles:
     # --- partitions that are awake
 
     def woke(self, partition: Restable) -> None:
-        """Note that a partition has its files open, and let idle ones rest if there are too many.
+        """Note that a partition has opened its files, and let idle ones rest if there are too many.
 
-        One that was used since it was looked at gets another chance; so an append need not note anything.
+        A partition that was used since the last check gets another chance, so an append need not report use.
         """
         with self._lock:
             self._awake.append((weakref.ref(partition), partition.uses))
@@ -115,5 +115,5 @@ class OpenFiles:
         return max(self._most_awake - len(self._awake), 0)
 
     def renew_lock(self) -> None:
-        """In a forked child: another thread may have held the lock when the parent forked."""
+        """In a forked child: replace the lock, which another thread may have held at the fork."""
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Partition: what an application does with one, over the parts in partitions/ that do it."""
+"""Partition: a facade over the parts in partitions/ that do the work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ClosedError, DiskFullError, ForkedError, ReadOnlyError
 from commitlog.open_files import OpenFiles
 from commitlog.partitions import epochs
-from commitlog.partitions.access import Access, ExclusiveAccess
+from commitlog.partitions.access import Access
 from commitlog.partitions.adopter import Adopter
 from commitlog.partitions.appender import Appender
 from commitlog.partitions.compactor import Compactor
@@ -38,13 +38,13 @@ from commitlog.repair import RepairReport, repaired
 
 
 class Partition(LogReader):
-    """A log of records with offsets: append, read, trim, truncate, compact, repair; and, with replicas, lead
-    and follow. Threads may share it.
+    """A log of records with offsets: append, read, trim, truncate, compact and repair; with replicas, lead or
+    follow. Threads may share it.
 
-    Opened for reading it has no parts that write: what would change it raises ReadOnlyError.
+    A partition opened for reading has no parts that write; methods that change it raise ReadOnlyError.
     """
 
-    recovery: RecoveryReport  # what opening it for writing found and did
+    recovery: RecoveryReport  # what opening for writing found and did
     _state: LogState
     _syncer: Syncer
     _appender: Appender
@@ -62,8 +62,9 @@ class Partition(LogReader):
         self.writable = state is not None
         self._log_source = source
         if state is None or log_config is None:
-            self._state = self._syncer = self._appender = self._adopter = _absent(source.name)
-            self._shortener = self._compactor = self._role = _absent(source.name)
+            absent: Any = _Absent(source.name)
+            self._state = self._syncer = self._appender = self._adopter = absent
+            self._shortener = self._compactor = self._role = absent
             return
         self._state = state
         self._syncer = Syncer(state)
@@ -72,7 +73,7 @@ class Partition(LogReader):
         self._shortener = Shortener(state, self._syncer)
         self._compactor = Compactor(state, self._syncer, log_config)
         self._role = ReplicaRole(state, self._syncer, self._appender)
-        # measured: a call less is 3 % of a single append
+        # measured: one call less saves 3 % of a single append
         self.append = self._appender.append  # type: ignore[method-assign]
 
     # --- opening
@@ -89,10 +90,8 @@ class Partition(LogReader):
         clean: bool,
         steps: Steps | None = None,
     ) -> Self:
-        """Open for writing by this process alone, after recovery; the directory must be there."""
-        return cls._recovered(
-            path, name, config, log_config, cache, lambda page: ExclusiveAccess(), clean, steps
-        )
+        """Recover the partition and open it for writing by this process alone; the directory must exist."""
+        return cls._recovered(path, name, config, log_config, cache, lambda page: Access(), clean, steps)
 
     @classmethod
     def _recovered(
@@ -123,7 +122,7 @@ class Partition(LogReader):
         if found.report.salvaged:
             partition.sync()  # a gap above durable_offset would look like a lost tail
         if known is None or found.report.salvaged:
-            # a page lost in a power cut would leave recovery without its recovery point
+            # if a power cut took the page, recovery would have no recovery point
             page.sync()
             files.sync_directory(path)
         return partition
@@ -146,7 +145,7 @@ class Partition(LogReader):
         cache: OpenFiles,
         steps: Steps | None = None,
     ) -> Self:
-        """Open for writing together with other processes; the first one recovers it."""
+        """Open the partition for writing together with other processes; the first one recovers it."""
         if epochs.is_there(path):
             raise not_shared()
         members = open_members(path)
@@ -159,7 +158,7 @@ class Partition(LogReader):
             while True:
                 if files.try_lock(members.fd):
                     page = StatePage.create(path)
-                    page.begin_change()  # what it says is not believed if this process dies meanwhile
+                    page.begin_change()  # invalidates the page in case this process dies meanwhile
                     page.let_go()
                     partition = cls._recovered(path, name, config, log_config, cache, access, False, steps)
                     break
@@ -176,7 +175,7 @@ class Partition(LogReader):
                 files.unlock(members.fd)  # the first process could not open it
             files.wait_for_lock(members.fd, shared=True)
         except BaseException:
-            unlock()  # the exception keeps this frame, and so the file, for as long as it is kept itself
+            unlock()  # the exception keeps this frame alive, and so the open file
             raise
         return partition
 
@@ -193,27 +192,25 @@ class Partition(LogReader):
         same: Callable[[], bool],
         steps: Steps | None = None,
     ) -> Self:
-        """Open for reading; `writer` says whether a process writes the log, `clean` whether it was closed
-        cleanly, `same` whether the topic is still the one that it was.
-        """
+        """Open the partition for reading; see PageSource for the callbacks."""
         source = PageSource(path, name, config, cache, writer, clean, same)
         source.open(steps)
         return cls(source, None)
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may write it, too."""
+        """Whether other processes may write the partition, too."""
         return self.writable and not self._state.access.alone
 
     # --- settings
 
     def configure(self, config: TopicConfig) -> None:
-        """Take other settings; those of segments count from the next roll on."""
+        """Change the settings; those of segments apply from the next roll on."""
         self._state.configure(config)
         self.config = self._log_source.config = config
 
     def wake_flusher_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when flush_messages records wait for a sync."""
+        """Call `wake` when flush_messages records are unsynced."""
         self._state.wake_flusher = wake
 
     # --- appending
@@ -240,20 +237,20 @@ class Partition(LogReader):
         producer: tuple[int, int, int] = NO_PRODUCER,
         sync: bool = False,
     ) -> range:
-        """Append records as one batch, all or nothing, and return their offsets; 1,048,576 records at most.
+        """Append up to 1,048,576 records as one batch, all or nothing, and return their offsets.
 
         `producer` is (producer_id, producer_epoch, sequence of the first record). A batch that its producer
-        appends again is not appended again, but answered with the offsets it has.
+        sends again is not appended again; the offsets it already has are returned.
         """
         batches = self._appender.encode(values, keys, headers, timestamps, producer)
         return self._appender.append_encoded(batches, sync=sync)
 
     def append_arrow(self, data: ArrowData, *, sync: bool = False) -> range:
-        """Append the columns value, key, timestamp and headers of Arrow data (all but value optional).
+        """Append the columns value, key, timestamp and headers of Arrow data (all but value are optional).
 
-        A pyarrow table or batch, or what speaks Arrow's C stream: a data frame, the result of a query. All or
-        nothing for readers; a crash may keep a prefix of a table's chunks, each one whole. A chunk of more
-        than 1,048,576 records is divided.
+        Accepts a pyarrow table or batch, or anything with Arrow's C stream interface, such as a data frame or
+        a query result. All or nothing for readers; a crash may keep only the first chunks of a table, each of
+        them whole. A chunk of more than 1,048,576 records is divided.
         """
         return self._appender.append_encoded(self._appender.encode_arrow(data), sync=sync)
 
@@ -265,21 +262,19 @@ class Partition(LogReader):
         timestamps: Iterable[int] | None = None,
         producer: tuple[int, int, int] = NO_PRODUCER,
     ) -> tuple[EncodedBatch, ...]:
-        """Check records and encode them as one batch (none, if there are none): what needs no lock."""
+        """Check records and encode them as one batch, or none if there are no records. Takes no lock."""
         return self._appender.encode(values, keys, headers, timestamps, producer)
 
     def encode_arrow(self, data: ArrowData) -> tuple[EncodedBatch, ...]:
-        """Check Arrow data and encode it, at least a batch for each of its chunks: what needs no lock."""
+        """Check Arrow data and encode it, each chunk as one batch or more. Takes no lock."""
         return self._appender.encode_arrow(data)
 
     def append_encoded(self, batches: tuple[EncodedBatch, ...], *, sync: bool = False) -> range:
-        """Append what encode() returned, all or nothing, and return the offsets. A producer's batch comes
-        alone.
-        """
+        """Append what encode() returned, all or nothing, and return the offsets."""
         return self._appender.append_encoded(batches, sync=sync)
 
     def roll(self) -> None:
-        """Seal the active segment and start another; an empty one stays."""
+        """Seal the active segment, unless it is empty, and start another."""
         self._appender.roll()
 
     def sync(self) -> None:
@@ -288,35 +283,32 @@ class Partition(LogReader):
 
     @property
     def failure(self) -> str | None:
-        """The disk error that stopped appends, None while all is well."""
+        """The disk error that stopped the partition; None if there was none."""
         return self._state.failure
 
     def check_linked(self) -> None:
-        """Take no more appends if the active segment's file was removed: they would be lost with it."""
+        """Stop the partition if the active segment's file was removed, because appends would be lost."""
         self._syncer.check_linked()
 
     # --- publishing: see publisher.py
 
     @property
     def published(self) -> Published | None:
-        """What was published last, and how far; None if nothing ever was."""
+        """The last publication and how far it came; None if there never was one."""
         return self._adopter.published
 
     def append_published(self, batches: tuple[EncodedBatch, ...]) -> range:
-        """Append batches of a staged file, all or nothing, and return their offsets."""
+        """Append batches of a staged file, all or nothing, and return the offsets."""
         return self._adopter.append_published(batches)
 
     def adopt(self, path: str, size_bytes: int, batches: Sequence[StagedBatch]) -> range | None:
-        """Make a staged file of `size_bytes` the active segment, and return the offsets of its records.
-
-        None if nothing was done, for it is better copied.
-        """
+        """Make a staged file the active segment and return its offsets; None if it must be copied instead."""
         return self._adopter.adopt(path, size_bytes, batches)
 
     # --- reading
 
     def metrics(self) -> PartitionMetrics:
-        """Return where the partition stands, and what was written to it since it was opened here."""
+        """Return the partition's offsets and sizes, and what this process has written to it."""
         if not self.writable:
             return super().metrics()
         state = self._state
@@ -329,143 +321,143 @@ class Partition(LogReader):
     # --- taking away
 
     def trim_before(self, offset: int) -> None:
-        """Remove the records below `offset`; their files go once no record in them is left."""
+        """Remove the records below `offset`; a file is removed once all its records are."""
         self._shortener.trim_before(offset)
 
     def truncate_from(self, offset: int) -> None:
-        """Remove the records at and above `offset`, and the leader epochs that begin there; the next append
-        gets `offset`.
-        """
+        """Remove the records and leader epochs from `offset` on; the next append gets `offset`."""
         self._shortener.truncate_from(offset)
 
     def restart_at(self, offset: int) -> None:
-        """Remove all records and what was known of them; the next append gets `offset`."""
+        """Remove all records and all state derived from them; the next append gets `offset`."""
         self._shortener.restart_at(offset)
 
     def apply_retention(self, now_ms: int) -> int:
-        """Remove the segments that retention no longer keeps; returns how many.
+        """Remove the segments that have expired; returns how many.
 
-        Every batch of those past their time is checked first. A damaged segment stays, with all that follow
-        it, and `retention_error` says why.
+        Before a segment is removed for its age, every batch in it is checked. A damaged segment stays, and so
+        do all after it; `retention_error` says why.
         """
         return self._shortener.apply_retention(now_ms)
 
     @property
     def retention_error(self) -> str | None:
-        """The damage that keeps retention from removing segments that are past their time."""
+        """The damage that keeps retention from removing expired segments; None if there is none."""
         return self._shortener.retention_error
 
     def empty_trash(self, now: float) -> None:
-        """Unlink the removed files whose file_delete_delay_ms is over; `now` is time.monotonic()."""
+        """Unlink the removed files whose file_delete_delay_ms has passed; `now` is time.monotonic()."""
         self._state.trash.empty(now)
 
     # --- compaction
 
     @property
     def clean_offset(self) -> int:
-        """Below it compaction has left one record of each key."""
+        """Below this offset, compaction has left one record per key."""
         return self._log_source.clean_offset
 
     def cleanable(self, now: int) -> Cleanable:
-        """Return what a pass could clean at `now`, in milliseconds since the epoch; it syncs it first."""
+        """Return what a pass could clean at `now`, in milliseconds since the epoch."""
         return self._compactor.cleanable(now)
 
     def compact(self, now: int | None = None, progress: Progress | None = None) -> CompactionReport:
-        """Keep only the latest record of each key, below the active segment and as far as the map has room.
+        """Keep only the latest record of each key, below the active segment and until the pass's map is full.
 
-        `now`, in milliseconds since the epoch, decides what is too young and which tombstones may go.
-        `progress` is called with bytes done and bytes in all.
+        `now`, in milliseconds since the epoch, decides which records are too young and which tombstones have
+        expired. `progress` is called with the bytes done and the total.
         """
         return self._compactor.compact(now, progress)
 
     @property
     def compaction_error(self) -> str | None:
-        """Why the last pass failed, None if it did not."""
+        """Why the last pass failed; None if it succeeded."""
         return self._compactor.error
 
     def set_aside(self, error: BaseException) -> None:
-        """Remember why this partition cannot be compacted; the cleaner then leaves it alone."""
+        """Make the cleaner skip this partition, because of `error`."""
         self._compactor.set_aside(error)
 
     @property
     def is_set_aside(self) -> bool:
-        """Whether the cleaner leaves it alone: the last pass failed, and not for want of room."""
+        """Whether the cleaner skips the partition: its last pass failed, and not because of a full disk."""
         return self._compactor.is_set_aside
 
     def cancel_compaction(self) -> None:
-        """End a pass that is under way, as soon as it comes by; what it has put in place stays."""
+        """End a running pass within a batch; segments that it has replaced stay replaced."""
         self._compactor.cancel()
 
     def end_compaction(self) -> None:
-        """Cancel a pass that is under way, and let no other begin: the log is closing."""
+        """Cancel a running pass and allow no other: the log is closing."""
         self._compactor.end()
 
     # --- replicas
 
     @property
     def replicated(self) -> bool:
-        """Whether it has ever led or followed."""
+        """Whether the partition has ever led or followed."""
         return self._state.mark is not None
 
     @property
     def epochs(self) -> EpochHistory:
-        """Where each leader epoch begins; nothing without replicas."""
+        """Where each leader epoch starts; empty without replicas."""
         return self._state.epochs
 
     @property
     def leader_epoch(self) -> int:
-        """What appends are stamped with; 0 without replicas."""
+        """The leader epoch of new batches; 0 without replicas."""
         return self._state.leader_epoch
 
     def lead(self, epoch: int) -> None:
-        """Take appends from now on, stamped with this leader epoch; durable before it returns."""
+        """Accept appends from now on, stamped with this leader epoch, which is durable when this returns."""
         self._role.lead(epoch)
 
     def follow(self) -> None:
-        """Refuse appends but those of append_replicated() from now on; a failed partition refuses all."""
+        """Accept only append_replicated() from now on; a failed partition still accepts nothing."""
         self._role.follow()
 
     def attend(self, appended: Callable[[], None] | None, wait: Callable[[int, int], None] | None) -> None:
-        """Call `appended` after each append while it leads, with no lock held; and `wait`, with a next_offset
-        and a leader epoch, to wait until every in-sync replica has what is below. None to call nobody.
+        """Call `appended` after each append while this partition leads, with no lock held. Call
+        `wait(next_offset, leader_epoch)` to wait until every in-sync replica has the records below it. None
+        removes a callback.
         """
         self._role.attend(appended, wait)
 
     def acknowledge(self, leader_epoch: int) -> None:
         """Wait until everything appended so far is durable, and on every in-sync replica if there are any.
 
-        `leader_epoch` is the one before the append: NotLeaderError if there was another leader since.
+        `leader_epoch` is the epoch before the append: NotLeaderError if another leader has taken over since.
         """
         self._role.acknowledge(leader_epoch)
 
     def set_high_watermark(self, offset: int) -> None:
-        """Let readers read up to here, as far as there are records; it goes down only with them."""
+        """Raise the high watermark to `offset`, at most to next_offset; it is never lowered here."""
         self._role.set_high_watermark(offset)
 
     def keep_high_watermark(self) -> None:
-        """Make the high watermark durable: the next open starts from there."""
+        """Make the high watermark durable; the next open starts with it."""
         self._role.keep_high_watermark()
 
     def read_replica(self, offset: int, max_bytes: int) -> ReplicaSlice:
-        """Return whole batches from the one that holds `offset` on, at least one if there is one.
+        """Return whole batches of one segment, starting with the one that holds `offset`.
 
-        They are of one segment, and not only those below the high watermark.
+        At least one if there is one, whatever max_bytes is; also above the high watermark.
         """
         return self._role.read_replica(offset, max_bytes)
 
     def append_replicated(self, data: Buffer, segment_base: int) -> int:
-        """Append a leader's batches byte for byte, in a segment of that base_offset; returns next_offset.
+        """Append a leader's batches byte for byte, all or nothing, and return next_offset.
 
-        All or nothing. Only the rest of a batch that begins below next_offset is encoded again.
+        `segment_base` is the base_offset of their segment. If the first batch starts below next_offset, only
+        its rest is appended, encoded again.
         """
         return self._role.append_replicated(data, segment_base)
 
     # --- repair
 
     def repair(self, progress: Progress | None = None) -> RepairReport:
-        """Keep what is sound of damaged segments, rebuild false indexes; the old files stay as `.damaged`.
+        """Keep the sound batches of damaged segments and rebuild wrong indexes; old files stay as `.damaged`.
 
-        `progress` is called with bytes done and bytes in all.
+        `progress` is called with the bytes done and the total.
         """
         state = self._state
         with state.sync_lock, state.lock:
@@ -482,7 +474,7 @@ class Partition(LogReader):
     def _repair_locked(self, progress: Progress | None) -> RepairReport:
         state = self._state
         if state.writer.segment.size_bytes:
-            # every segment with records is sealed then, one whose file is lost too, and offsets go on
+            # then every segment with records is sealed, even one whose file is lost, and offsets go on
             state.roll(even_if_removed=True)
         state.page.begin_change()
         segments, report = repaired(state.segments.segments[:-1], state.next_offset, state.config, progress)
@@ -494,13 +486,13 @@ class Partition(LogReader):
     # --- the end
 
     def mark_gone(self) -> None:
-        """Refuse every process that still has the partition open: its topic is being deleted."""
+        """Tell every process that has the partition open that its topic is being deleted."""
         state = self._state
         with state.sync_lock, state.lock:
             state.page.publish_gone()
 
     def forked(self) -> None:
-        """In a forked child: refuse everything; what is known here is what the parent knew at the fork."""
+        """In a forked child: refuse everything, because only the parent's state at the fork is known."""
         if isinstance(self._log_source, PageSource):
             self._log_source.forked()
         if self.writable:
@@ -508,14 +500,14 @@ class Partition(LogReader):
             self._source = self._state
 
     def abandon(self) -> None:
-        """Let go of everything without syncing: for a log that could not be opened, or closed."""
+        """Release everything without syncing, for a log that could not be opened or closed."""
         if self.writable:
             with self._state.lock:
                 self._state.end(self._state.ended_by or (lambda: ClosedError(self.name)))
                 self._state.writer.close()
 
     def close(self) -> None:
-        """Sync and let everything go; what a failed disk kept from syncing is left to recovery."""
+        """Sync and release everything; what a failed disk could not sync is left to recovery."""
         try:
             if self.writable and not self._state.closed:
                 self._state.closed = True
@@ -535,9 +527,9 @@ class Partition(LogReader):
                 if state.ended_by is None and touched:
                     if state.access.alone and opened:
                         state.wake().give_back()
-                    self._syncer.sync_locked()  # names too, which no record may be waiting for
+                    self._syncer.sync_locked()  # also names, when no record is unsynced
                     state.save_producers()
-                    # what another thread appended from here on, the next open would not look for
+                    # the next open would not look for what another thread appended from here on
                     state.end(lambda: ClosedError(self.name))
                     if state.access.alone and opened:
                         state.writer.seal_indexes(state.next_offset)
@@ -555,14 +547,10 @@ class Partition(LogReader):
 
 
 class _Absent:
-    """Stands where a partition that is opened for reading has no part that writes."""
+    """Takes the place of the parts that write, in a partition opened for reading."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, verb: str) -> NoReturn:
         raise ReadOnlyError(self._name)
-
-
-def _absent(name: str) -> Any:
-    return _Absent(name)

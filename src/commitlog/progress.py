@@ -1,11 +1,11 @@
-"""Steps: the progress of long work, reported every few megabytes."""
+"""Steps: reports the progress of long work every few megabytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all as far as that is known
+Progress = Callable[[int, int], None]  # bytes done, total bytes known so far
 
 STEP_BYTES = 4 * 1024 * 1024
 
@@ -16,42 +16,37 @@ class Steps:
     def __init__(self, progress: Progress | None, total_bytes: int = 0) -> None:
         self._progress = progress
         self._total = self._end = total_bytes
-        self._done = self._told = 0
+        self._done = self._reported = 0
         if total_bytes:
-            self._tell()
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anybody listens."""
-        return self._progress is not None
+            self._report()
 
     def expect(self, size_bytes: int) -> None:
-        """Learn of more to be done."""
+        """Add to the total."""
         self._total += size_bytes
         self._end = self._total
-        self._tell()
+        self._report()
 
     def add(self, size_bytes: int) -> None:
         """Count bytes as done."""
         self._done = min(self._done + size_bytes, self._end)
-        if self._done - self._told >= STEP_BYTES:
-            self._tell()
+        if self._done - self._reported >= STEP_BYTES:
+            self._report()
 
     @contextmanager
     def part(self, size_bytes: int) -> Iterator[None]:
-        """Count this many bytes in all for the work inside, whatever is counted within."""
+        """Count exactly this many bytes for the work inside, whatever it adds."""
         self._end = end = min(self._done + size_bytes, self._total)
         yield
         self._end, self._done = self._total, end
-        self._tell()
+        self._report()
 
     def finish(self) -> None:
-        """Tell that all is done."""
+        """Report that everything is done."""
         if self._done < self._total:
             self._done = self._total
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
-        self._told = self._done
+    def _report(self) -> None:
+        self._reported = self._done
         if self._progress is not None:
             self._progress(self._done, self._total)

@@ -1,12 +1,12 @@
-"""Metrics of a log for Prometheus: a collector and a small server. Needs the extra `metrics`.
+"""A collector of a log's metrics for Prometheus, and a small server. Needs the extra `metrics`.
 
-docs/monitoring.md lists the names.
+docs/monitoring.md lists the metrics.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from commitlog.errors import MissingDependencyError
@@ -49,10 +49,7 @@ _COMPACTION: dict[str, tuple[str, Callable[[CompactionMetrics], float]]] = {
     "seconds": ("Time spent in compaction passes.", lambda one: one.seconds),
     "input_bytes": ("Bytes in segments before compaction passes.", lambda one: one.bytes_before),
     "output_bytes": ("Bytes in segments after compaction passes.", lambda one: one.bytes_after),
-    "removed_records": (
-        "Records removed by compaction passes.",
-        lambda one: one.records_before - one.records_after,
-    ),
+    "removed_records": ("Records removed by compaction.", lambda one: one.records_before - one.records_after),
 }
 
 
@@ -112,74 +109,73 @@ def _labels(one: PartitionMetrics) -> list[str]:
     return [one.topic, str(one.partition)]
 
 
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    text: str,
+    samples: Iterable[tuple[list[str], float]],
+    labels: Sequence[str] = _OF_PARTITION,
+) -> Metric:
+    """Return a metric with a value for each list of labels."""
+    family = kind(f"commitlog_{name}", text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
 def _partitions(found: LogMetrics) -> Iterator[Metric]:
+    rows = [(_labels(one), one) for one in found.partitions]
     for name, (text, value) in _PARTITION.items():
-        family = GaugeMetricFamily(f"commitlog_partition_{name}", text, labels=_OF_PARTITION)
-        for one in found.partitions:
-            family.add_metric(_labels(one), value(one))
-        yield family
+        samples = [(labels, value(one)) for labels, one in rows]
+        yield _family(GaugeMetricFamily, f"partition_{name}", text, samples)
     health = found.health
-    states = {
-        "failed": ("Whether a disk error has stopped the partition.", health.failed_partitions),
-        "uncleanable": ("Whether compaction has set the partition aside.", health.uncleanable_partitions),
-        "damaged": ("Whether damage stops retention from removing segments.", health.damaged_partitions),
-    }
-    for name, (text, problems) in states.items():
+    for name, text, problems in (
+        ("failed", "Whether a disk error has stopped the partition.", health.failed_partitions),
+        ("uncleanable", "Whether compaction has set the partition aside.", health.uncleanable_partitions),
+        ("damaged", "Whether damage stops retention from removing segments.", health.damaged_partitions),
+    ):
         bad = {partition for partition, _ in problems}
-        family = GaugeMetricFamily(f"commitlog_partition_{name}", text, labels=_OF_PARTITION)
-        for one in found.partitions:
-            family.add_metric(_labels(one), f"{one.topic}-{one.partition}" in bad)
-        yield family
+        samples = [(labels, "-".join(labels) in bad) for labels, _ in rows]
+        yield _family(GaugeMetricFamily, f"partition_{name}", text, samples)
 
 
 def _written(found: LogMetrics) -> Iterator[Metric]:
-    counted = [(_labels(one), one.written) for one in found.partitions if one.written is not None]
+    rows = [(_labels(one), one.written) for one in found.partitions if one.written is not None]
     for name, (text, value) in _WRITTEN.items():
-        family = CounterMetricFamily(f"commitlog_{name}", text, labels=_OF_PARTITION)
-        for labels, one in counted:
-            family.add_metric(labels, value(one))
-        yield family
-    producers = GaugeMetricFamily(
-        "commitlog_partition_producers", "Producers that the partition remembers.", labels=_OF_PARTITION
-    )
+        yield _family(CounterMetricFamily, name, text, [(labels, value(one)) for labels, one in rows])
+    text = "Producers that the partition remembers."
+    producers = [(labels, one.producers) for labels, one in rows]
+    yield _family(GaugeMetricFamily, "partition_producers", text, producers)
     syncs = HistogramMetricFamily("commitlog_sync_seconds", "Duration of syncs.", labels=_OF_PARTITION)
-    for labels, one in counted:
-        producers.add_metric(labels, one.producers)
+    for labels, one in rows:
         buckets = [(str(bound), count) for bound, count in one.syncs.buckets]
         syncs.add_metric(labels, [*buckets, ("+Inf", one.syncs.count)], one.syncs.seconds)
-    yield producers
     yield syncs
 
 
 def _compaction(found: LogMetrics) -> Iterator[Metric]:
-    compacted = [(_labels(one), one.compaction) for one in found.partitions if one.compaction is not None]
+    rows = [(_labels(one), one.compaction) for one in found.partitions if one.compaction is not None]
     for name, (text, value) in _COMPACTION.items():
-        family = CounterMetricFamily(f"commitlog_compaction_{name}", text, labels=_OF_PARTITION)
-        for labels, one in compacted:
-            family.add_metric(labels, value(one))
-        yield family
+        samples = [(labels, value(one)) for labels, one in rows]
+        yield _family(CounterMetricFamily, f"compaction_{name}", text, samples)
     text = "Of the bytes that may be cleaned now, the part that no pass has cleaned."
-    ratio = GaugeMetricFamily("commitlog_partition_dirty_ratio", text, labels=_OF_PARTITION)
-    for labels, one in compacted:
-        if one.dirty_ratio is not None:
-            ratio.add_metric(labels, one.dirty_ratio)
-    yield ratio
+    ratios = [(labels, one.dirty_ratio) for labels, one in rows if one.dirty_ratio is not None]
+    yield _family(GaugeMetricFamily, "partition_dirty_ratio", text, ratios)
 
 
 def _groups(found: LogMetrics) -> Iterator[Metric]:
-    members = GaugeMetricFamily("commitlog_group_members", "The number of members.", labels=["group"])
-    committed = GaugeMetricFamily("commitlog_group_committed_offset", "Committed offset.", labels=_OF_GROUP)
-    lag = GaugeMetricFamily(
-        "commitlog_group_lag_records", "Offsets from the committed one to the end.", labels=_OF_GROUP
-    )
-    for group in found.groups:
-        members.add_metric([group.group_id], len(group.members))
-        for one in group.partitions:
-            labels = [group.group_id, one.topic, str(one.partition)]
-            if one.committed is not None and one.lag is not None:
-                committed.add_metric(labels, one.committed)
-                lag.add_metric(labels, one.lag)
-    yield from (members, committed, lag)
+    rows = [
+        ([group.group_id, one.topic, str(one.partition)], one.committed, one.lag)
+        for group in found.groups
+        for one in group.partitions
+        if one.committed is not None and one.lag is not None
+    ]
+    members = [([group.group_id], len(group.members)) for group in found.groups]
+    committed, lag = [(row[0], row[1]) for row in rows], [(row[0], row[2]) for row in rows]
+    yield _family(GaugeMetricFamily, "group_members", "The number of members.", members, ["group"])
+    yield _family(GaugeMetricFamily, "group_committed_offset", "Committed offset.", committed, _OF_GROUP)
+    text = "Offsets from the committed one to the end."
+    yield _family(GaugeMetricFamily, "group_lag_records", text, lag, _OF_GROUP)
 
 
 def _whole_log(found: LogMetrics) -> Iterator[Metric]:
@@ -205,10 +201,8 @@ def _whole_log(found: LogMetrics) -> Iterator[Metric]:
         (CounterMetricFamily, "runs", "Runs of the task.", runs),
         (CounterMetricFamily, "failures", "Failed runs of the task.", failures),
     ):
-        family = kind(f"commitlog_task_{name}", text, labels=["task"])
-        for task_name, count in values.items():
-            family.add_metric([task_name], count)
-        yield family
+        samples = [([task_name], count) for task_name, count in values.items()]
+        yield _family(kind, f"task_{name}", text, samples, ["task"])
 
 
 __all__ = ["Exporter", "LogCollector", "serve"]

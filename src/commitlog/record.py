@@ -1,4 +1,4 @@
-"""Record: what an append takes and a read gives back."""
+"""Record and the types around it: what appends take and reads return."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Headers = Sequence[Header]
 
 
 class ArrowData(Protocol):
-    """Speaks Arrow's C stream: a pyarrow table or batch, a data frame, the result of a query."""
+    """Anything with Arrow's C stream interface: a pyarrow table or batch, a data frame, a query result."""
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic, by name and number."""
+    """A partition: the name of its topic and its number."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
-    """A record as a consumer gets it: where it comes from, key and value as the deserializers made them."""
+    """A record as a consumer gets it: with its topic and partition, and deserialized key and value."""
 
     topic: str
     partition: int
@@ -52,5 +52,5 @@ class ConsumerRecord(NamedTuple):
 
 
 def with_name(name: TopicPartition, records: Iterable[Record]) -> list[ConsumerRecord]:
-    """Return records as a consumer gets them from the partition `name`."""
+    """Return the records of the partition `name` as a consumer gets them."""
     return list(map(tuple.__new__, repeat(ConsumerRecord), map(add, repeat(name), records)))

@@ -1,6 +1,6 @@
-"""Finding damage and working around it: verify() lists it, repair() keeps every batch that is still sound.
+"""Finds and repairs damage: verify() lists it, repair() keeps every sound batch.
 
-Nothing is thrown away: a repaired segment's old file stays beside it as `.damaged`.
+Nothing is thrown away: the old file of a repaired segment stays beside it as `.damaged`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_SPAN = 1 << 32  # last_offset_delta has 32 bits
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes [position, end_position) of a file that hold no sound batch; or an index that is not true."""
+    """Bytes [position, end_position) of a file that hold no sound batch, or an index that is wrong."""
 
     path: str
     position: int
@@ -44,7 +44,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What verify() read and what it found wrong."""
+    """What verify() read and the damage it found."""
 
     segments: int
     batches: int
@@ -60,9 +60,9 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """One repaired segment: offsets in [start, end) of each lost range may be gone.
+    """A repaired segment; `lost` has the ranges [start, end) of offsets whose records may be gone.
 
-    `kept_as` is the damaged file, "" where the whole file was missing.
+    `kept_as` is the damaged file, "" if the whole file was missing.
     """
 
     path: str
@@ -81,9 +81,9 @@ class RepairReport:
 
 
 class VerifiedPart(NamedTuple):
-    """What verify() found in some of a partition's segments: from base_offset `first` up to `following`.
+    """What verify() found in the segments from base_offset `first` up to `following`.
 
-    `following` is None where they are the last ones. Parts that tell of each other cover everything.
+    `following` is None for the last segments. Parts that continue one another cover the whole partition.
     """
 
     report: VerifyReport
@@ -94,9 +94,9 @@ class VerifiedPart(NamedTuple):
 def verify_segments(
     segments: Sequence[Segment], end_offset: int | None = None, progress: Progress | None = None
 ) -> VerifyReport:
-    """Read every byte of the segments and every entry of their indexes.
+    """Check every byte of the segments and every entry of their indexes.
 
-    `end_offset` is where the last one's offsets must end, None if it is not known: it is active.
+    `end_offset` is where the last segment's offsets must end, None if it is active.
     """
     batches = records = size = 0
     damage: list[Damage] = []
@@ -105,7 +105,8 @@ def verify_segments(
     for segment, end in zip(segments, ends, strict=True):
         try:
             with steps.part(segment.size_bytes):
-                for _, _, found in counted(sound_batches(segment, end), steps):
+                for position, following, found in sound_batches(segment, end):
+                    steps.add(following - position)
                     if isinstance(found, Damage):
                         damage.append(found)
                     else:
@@ -119,25 +120,13 @@ def verify_segments(
     return VerifyReport(len(segments), batches, records, size, tuple(damage))
 
 
-Found = tuple[int, int, BatchHeader | Damage]
+def sound_batches(
+    segment: Segment, end_offset: int | None
+) -> Iterator[tuple[int, int, BatchHeader | Damage]]:
+    """Iterate over the sound batches of a segment and the damage between them, as (position, end, found).
 
-
-def counted(batches: Iterator[Found], steps: Steps) -> Iterator[Found]:
-    """Count the bytes of sound_batches() as they are done; they come as they are where nobody listens."""
-    return _counted(batches, steps) if steps.wanted else batches
-
-
-def _counted(batches: Iterator[Found], steps: Steps) -> Iterator[Found]:
-    for position, end, found in batches:
-        steps.add(end - position)
-        yield position, end, found
-
-
-def sound_batches(segment: Segment, end_offset: int | None) -> Iterator[Found]:
-    """Iterate over [position, end_position) of a segment: sound batches, and the damage between them.
-
-    Offsets that are missing are damage, too, at the place where they should be, and so are batches of another
-    segment. `end_offset` is where the segment's offsets must end, None if it is not known.
+    Missing offsets are damage too, at the place where they should be, and so are batches of another segment.
+    `end_offset` is where the segment's offsets must end, None if that is not known.
     """
     position, size = 0, segment.size_bytes
     expected, damaged = segment.base_offset, False
@@ -167,12 +156,12 @@ def _hole(path: str, position: int, start: int, end: int) -> Damage:
 def _next_batch(
     buffer: memoryview, position: int, size: int, path: str, expected: int, limit: int
 ) -> BatchHeader:
-    """Return the header of the batch at `position`, if it is sound and holds offsets of [expected, limit)."""
+    """Return the header of the batch at `position`; it must be sound, with offsets in [expected, limit)."""
     header = check(buffer, position, size, path)
     if header.base_offset < expected:
         raise CorruptionError(path, position, f"offset {header.base_offset} follows offset {expected - 1}")
     if header.next_offset > limit:
-        reason = f"offset {header.next_offset - 1} stands in a segment that ends before {limit}"
+        reason = f"offset {header.next_offset - 1} is in a segment that ends before {limit}"
         raise CorruptionError(path, position, reason)
     return header
 
@@ -180,8 +169,8 @@ def _next_batch(
 def _resume(buffer: memoryview, position: int, size: int, path: str, expected: int, limit: int) -> int:
     """Return where the next sound batch starts after damage at `position`; the end if there is none.
 
-    What the damaged batch says of itself counts as far as that can be: its records may hold anything, a
-    batch of another log too.
+    The size that the damaged batch claims is used if possible: its records may contain anything, even a batch
+    of another log.
     """
     header = claimed_header(buffer, position)
     if header is not None:
@@ -214,7 +203,7 @@ def _sound_at(
 
 
 def false_indexes(segment: Segment) -> list[Damage]:
-    """List the indexes of a segment that are missing or do not agree with it."""
+    """Return the indexes of a segment that are missing or do not match it."""
     found = []
     kinds: tuple[type[Index], ...] = (OffsetIndex, TimeIndex)
     for kind, path in zip(kinds, companions(segment.path), strict=True):
@@ -224,24 +213,23 @@ def false_indexes(segment: Segment) -> list[Damage]:
             found.append(Damage(path, 0, 0, "the index is missing"))
             continue
         if not (true and (segment.active or kind.open(path).seal_holds(segment.size_bytes))):
-            found.append(Damage(path, 0, os.stat(path).st_size, "the index is not true"))
+            found.append(Damage(path, 0, os.stat(path).st_size, "the index does not match the segment"))
     return found
 
 
 def salvage_segment(
     segment: Segment, end_offset: int | None, config: TopicConfig, least_end: int = 0
 ) -> Salvage:
-    """Replace a damaged segment by one that holds all its sound batches; the old file stays.
+    """Replace a damaged segment by one with all its sound batches; the old file stays.
 
-    `end_offset` is where the segment's offsets must end; None for the last one, which must end at or after
-    `least_end`. Where records are lost stands a batch without records, so that offsets go on without a hole.
+    `end_offset` is where the segment's offsets must end; None for the last segment, which must end at or
+    after `least_end`. A batch without records takes the place of lost ones, so that offsets have no holes.
     """
     temporary, kept_as = segment.path + TEMPORARY_SUFFIX, free_name(segment.path + DAMAGED_SUFFIX)
     lost: list[tuple[int, int]] = []
     kept_bytes = 0
     buffer = segment.buffer() if segment.size_bytes else memoryview(b"")
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
-    try:
+    with files.open_empty(temporary) as fd:
         copy = _Copy(fd, segment.base_offset)
         for position, end, found in sound_batches(segment, end_offset):
             if isinstance(found, BatchHeader):
@@ -250,8 +238,6 @@ def salvage_segment(
                 kept_bytes += end - position
         lost += copy.fill_up_to(least_end if end_offset is None else end_offset)
         files.sync_data(fd)
-    finally:
-        os.close(fd)
     files.link(segment.path, kept_as)
     files.sync_directory(os.path.dirname(segment.path))
     # crash: the damaged segment has two names -> open() meets it again under the first
@@ -267,15 +253,12 @@ def salvage_segment(
 
 
 def fill_hole(directory: str, start: int, end: int, config: TopicConfig) -> Salvage:
-    """Put a segment without records where offsets [start, end) are missing; what lay there is empty."""
+    """Create a segment without records for the missing offsets [start, end); an empty file may be there."""
     path = segment_path(directory, start)
-    fd = os.open(path + TEMPORARY_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
-    try:
+    with files.open_empty(path + TEMPORARY_SUFFIX) as fd:
         copy = _Copy(fd, start)
         lost = copy.fill_up_to(end)
         files.sync_data(fd)
-    finally:
-        os.close(fd)
     files.replace(path + TEMPORARY_SUFFIX, path)
     files.sync_directory(directory)
     segment = Segment(path, start, copy.size)
@@ -299,7 +282,7 @@ class _Copy:
         self._epoch, self._timestamp = header.leader_epoch, header.max_timestamp
 
     def fill_up_to(self, offset: int) -> list[tuple[int, int]]:
-        """Fill what is missing below `offset`; returns it, as a list of no range or one."""
+        """Fill the missing offsets below `offset`; returns their range, as a list of none or one."""
         start = self.next_offset
         while self.next_offset < offset:
             filler = encode_empty(min(offset - self.next_offset, _MAX_SPAN), self._timestamp)
@@ -312,7 +295,7 @@ class _Copy:
 def repaired(
     segments: Sequence[Segment], end_offset: int, config: TopicConfig, progress: Progress | None = None
 ) -> tuple[list[Segment], RepairReport]:
-    """Salvage the damaged ones of sealed segments that end at `end_offset`, and rebuild false indexes."""
+    """Salvage damaged segments and rebuild wrong indexes, of sealed segments that end at `end_offset`."""
     kept: list[Segment] = []
     salvaged: list[Salvage] = []
     rebuilt = 0
@@ -335,12 +318,15 @@ def repaired(
 
 
 def _is_damaged(segment: Segment, end_offset: int, steps: Steps) -> bool:
-    batches = counted(sound_batches(segment, end_offset), steps)
-    return any(isinstance(found, Damage) for _, _, found in batches)
+    for position, end, found in sound_batches(segment, end_offset):
+        steps.add(end - position)
+        if isinstance(found, Damage):
+            return True
+    return False
 
 
 def _rebuild_indexes(segment: Segment, end_offset: int, config: TopicConfig) -> int:
-    """Rebuild the indexes of a sound segment if one is false; returns how many were."""
+    """Rebuild the indexes of a sound segment if one is wrong; returns how many were."""
     bad = false_indexes(segment)
     if bad:
         for path in companions(segment.path):

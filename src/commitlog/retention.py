@@ -1,4 +1,4 @@
-"""Which segments are past their time or over the size: segments in, a count out."""
+"""Retention: decides how many segments are too old or exceed the size limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from commitlog.segment import Segment
 
 
 class Expired(NamedTuple):
-    """How many of the oldest segments may go, and the damage that keeps the next one."""
+    """How many of the oldest segments may go, and the damage that protects the next one, if any."""
 
     segments: int
     damage: CorruptionError | UnsupportedFormatError | None = None
@@ -25,11 +25,11 @@ def expired(
     now_ms: int,
     most: int,
 ) -> Expired:
-    """Return how many of the oldest segments, `most` at most, retention_ms or retention_bytes no longer keep.
+    """Return how many of the oldest segments, up to `most`, retention_ms and retention_bytes let go.
 
-    The last segment is active, and its latest timestamp is `active_max_timestamp`; an empty one stays. Each
-    segment has as many bytes as `sizes` says. For what is past its time every batch is read and checked: a
-    damaged segment stays, with all that follow it, unless they are over the size.
+    The last segment is active, with `active_max_timestamp` as its latest timestamp; an empty one stays.
+    `sizes` has the bytes of each segment. Before a segment expires by age, every batch is read and checked: a
+    damaged segment stays, and so do all after it, unless they exceed the size limit.
     """
     if "delete" not in config.cleanup_policy:
         return Expired(0)
@@ -43,7 +43,7 @@ def expired(
             return Expired(number)
         try:
             latest = active_max_timestamp if active else segment.max_timestamp
-            if latest < oldest or latest == MAX_INT64:  # which may stand for a damaged batch
+            if latest < oldest or latest == MAX_INT64:  # MAX_INT64 may stand for a damaged batch
                 latest = segment.latest_checked(size)
             if latest >= oldest:
                 return Expired(number)

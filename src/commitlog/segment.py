@@ -31,9 +31,9 @@ from commitlog.open_files import OpenFiles
 from commitlog.record import Buffer, Record, TopicPartition, with_name
 
 LOG_SUFFIX = ".log"
-DELETED_SUFFIX = ".deleted"  # removed, waiting for file_delete_delay_ms
-TEMPORARY_SUFFIX = ".tmp"  # not finished, worth nothing after a crash
-ADOPTED_SUFFIX = ".adopted"  # another name of a staged file that is about to be a segment
+DELETED_SUFFIX = ".deleted"  # removed; unlinked after file_delete_delay_ms
+TEMPORARY_SUFFIX = ".tmp"  # unfinished, worth nothing after a crash
+ADOPTED_SUFFIX = ".adopted"  # a second name of a staged file that is about to become a segment
 _SMALL_READ_BYTES = 64 * 1024
 _DEFAULT_INTERVAL_BYTES = 4096
 _RESIDENT_BYTES = 32 * 1024 * 1024
@@ -41,27 +41,27 @@ FAR = 1 << 63
 
 
 def segment_path(directory: str, base_offset: int) -> str:
-    """Return where the segment with this base_offset lies."""
+    """Return the path of the segment with this base_offset."""
     return os.path.join(directory, f"{base_offset:020d}{LOG_SUFFIX}")
 
 
 def companions(path: str) -> tuple[str, str]:
     """Return the paths of a segment's offset index and time index."""
-    stem, _, state = path.rpartition(LOG_SUFFIX)  # what follows .log follows .index as well
+    stem, _, state = path.rpartition(LOG_SUFFIX)  # a suffix after .log follows .index as well
     return stem + OffsetIndex.suffix + state, stem + TimeIndex.suffix + state
 
 
 class _Indexes(NamedTuple):
     offsets: OffsetIndex
     times: TimeIndex
-    damage: CorruptionError | None = None  # where they end, if they were rebuilt
+    damage: CorruptionError | None = None  # where rebuilt indexes end, if the segment is damaged
 
     def seals_hold(self, size_bytes: int) -> bool:
         return self.offsets.seal_holds(size_bytes) and self.times.seal_holds(size_bytes)
 
 
 class Window(NamedTuple):
-    """Bytes [shift, shift + limit) of the file."""
+    """A buffer with the bytes [shift, limit) of the file."""
 
     buffer: Buffer
     shift: int
@@ -69,10 +69,10 @@ class Window(NamedTuple):
 
 
 class Segment:
-    """A .log file: its batches take the offsets from base_offset to the next segment's, without a hole.
+    """A .log file, whose batches take the offsets from base_offset up to the next segment's, without holes.
 
-    Bytes [0, size_bytes) are whole batches and may be read; what lies after them is not looked at. Maps
-    are opened on demand and dropped at any time; a reader that still uses one keeps it alive.
+    Bytes [0, size_bytes) are whole batches; nothing after them is read. Files are mapped on demand and may be
+    unmapped at any time; a reader that still uses a map keeps it alive.
     """
 
     def __init__(self, path: str, base_offset: int, size_bytes: int, cache: OpenFiles | None = None) -> None:
@@ -80,20 +80,19 @@ class Segment:
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.cache = cache
-        # the file meant, where it is known: a truncation gives its name to another
-        self.inode: int | None = None
-        self.active = False  # whether somebody appends to it: then its indexes have no seal yet
+        self.inode: int | None = None  # if known: a truncation gives the name to another file
+        self.active = False  # whether it is being appended to; its indexes then have no seal yet
         self._map: mmap.mmap | None = None
         self._indexes: _Indexes | None = None
         self._max_timestamp: int | None = None
-        self._checked: tuple[int, Checked] | None = None  # a size, and what latest_checked() found
-        self._read_to = (-1, 0)  # an offset up to which somebody has read, and its position
+        self._checked: tuple[int, Checked] | None = None  # a size and what latest_checked() found up to it
+        self._read_to = (-1, 0)  # the offset after the last read, and its position
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], cache: OpenFiles | None = None) -> Self:
-        """Open one .log file by itself; only whole, sound batches can be read from it.
+        """Open a single .log file for reading; batches are checked as they are read.
 
-        Zeros behind the last one are no part of it: a writer that is at work, or was killed, reserved them.
+        Zeros after the last batch do not belong to it: a writer, at work or killed, has reserved them.
         """
         name = os.fspath(path)
         segment = cls(name, base_offset_of(name), (about := os.stat(name)).st_size, cache)
@@ -107,7 +106,7 @@ class Segment:
     # --- handles
 
     def release(self) -> None:
-        """Let go of maps, and of what was learned by reading; the next read starts again."""
+        """Unmap the files and forget what was learned by reading them."""
         self._map = self._indexes = None
         self._read_to = (-1, 0)
 
@@ -121,14 +120,13 @@ class Segment:
         view = self._map = files.map_file(self.path, self.inode)
         if self.cache is not None:
             self.cache.use(self)
-        if view is None or len(view) < size:
-            raise CorruptionError(
-                self.path, 0 if view is None else len(view), f"the file ends before byte {size}"
-            )
+        found = 0 if view is None else len(view)
+        if view is None or found < size:
+            raise CorruptionError(self.path, found, f"the file ends before byte {size}")
         return Window(view, 0, size)
 
     def _small_window(self, position: int, size: int) -> Window:
-        # measured: a map of the grown tail costs 12 us, reading it 4 us
+        # measured: mapping the grown tail costs 12 us, reading it 4 us
         fd = files.open_same(self.path, self.inode)
         try:
             data = os.pread(fd, size - position, position)
@@ -158,9 +156,9 @@ class Segment:
         return found
 
     def _rebuilt_indexes(self) -> _Indexes:
-        """Build the indexes in memory, from checked batches: those on disk are missing or not true.
+        """Build the indexes in memory from checked batches, because those on disk are missing or wrong.
 
-        They end where damage begins, so that a search for something behind it meets it.
+        They end where damage starts, so that a search beyond it meets the damage.
         """
         offset_path, time_path = companions(self.path)
         offsets, times = OffsetIndex.in_memory(offset_path), TimeIndex.in_memory(time_path)
@@ -186,7 +184,7 @@ class Segment:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch of a sealed segment."""
+        """The offset after the last batch of a sealed segment, from its index if possible."""
         sealed = sealed_end(companions(self.path)[0], self.size_bytes)
         return self.find_next_offset() if sealed is None else sealed
 
@@ -198,9 +196,9 @@ class Segment:
         return end
 
     def _locate(self, offset: int) -> tuple[int, Window] | None:
-        """Return the position of the first batch that ends after `offset`, and the window it was seen in.
+        """Return the position of the first batch that ends after `offset`, and the window that holds it.
 
-        A caller that reads on must read there: the segment may grow, or be replaced, meanwhile.
+        A caller that reads on must use that window: the segment may grow or be replaced meanwhile.
         """
         position = self.start_for(offset)
         window = self._window(position)
@@ -208,7 +206,7 @@ class Segment:
         before, highest = None, max(offset, self.base_offset)
         while position < limit:
             base_offset, next_offset, size = peek(buffer, position - shift, self.path, shift)
-            if base_offset > highest:  # behind a header that rotted, or a hole
+            if base_offset > highest:  # after a damaged header or a hole
                 self._raise_for_gap(window, before, position, offset)
             if next_offset > offset:
                 return position, window
@@ -219,23 +217,19 @@ class Segment:
         return None
 
     def _raise_for_gap(self, window: Window, before: int | None, position: int, expected: int) -> NoReturn:
-        """Raise CorruptionError for a batch that does not start at the offset `expected`: for the batch
-        before it, if that is what rotted.
-        """
+        """Raise CorruptionError for a batch that does not start at `expected`, or for damage before it."""
         buffer, shift, limit = window
         for one in (position,) if before is None else (before, position):
             found = check(buffer, one - shift, limit - shift, self.path, shift)
         raise self._misplaced(position, found.base_offset, expected)
 
     def start_for(self, offset: int) -> int:
-        """Return the position of a batch at or before `offset`; what an index says is checked."""
+        """Return the position of a batch at or before `offset`; index entries are checked."""
         if offset <= self.base_offset:
             return 0
         read_to, position = self._read_to
-        if (
-            offset == read_to and position <= self.size_bytes
-        ):  # measured: who follows a log is spared 20 us of headers after the index entry
-            return position
+        if offset == read_to and position <= self.size_bytes:
+            return position  # measured: saves a reader that follows the log 20 us of headers
         for indexes in (self._open_indexes, self._replaced_indexes):
             entry = indexes().offsets.lookup(offset)
             if self._confirms(entry):
@@ -248,7 +242,7 @@ class Segment:
         return entry.position if self._confirms(entry) else 0
 
     def _confirms(self, entry: IndexEntry) -> bool:
-        """Say whether an index entry is true; a derived file may hold nonsense after a power cut."""
+        """Say whether an index entry matches its batch; after a power cut, an index may hold nonsense."""
         if entry.position == 0:
             return True
         if entry.position + HEADER_BYTES > self.size_bytes:
@@ -261,7 +255,7 @@ class Segment:
         )
 
     def confirms_all(self, index: Index) -> bool:
-        """Say whether every entry of an index is in order and points at the start of its batch."""
+        """Say whether all entries of an index are in order and point at the start of their batches."""
         offsets, positions = index.places()
         if len(positions) == 0:
             return True
@@ -289,7 +283,7 @@ class Segment:
     def max_timestamp(self) -> int:
         """The latest timestamp in a sealed segment, -1 if it is empty.
 
-        CorruptionError if the batch that has it is damaged, or if damage keeps indexes from being rebuilt.
+        CorruptionError if the batch that has it is damaged, or if damage stops a rebuild of the indexes.
         """
         if self._max_timestamp is None:
             self._max_timestamp = self._find_max_timestamp()
@@ -298,7 +292,7 @@ class Segment:
     def _find_max_timestamp(self) -> int:
         if self.size_bytes == 0:
             return -1
-        # sealed, so it has the latest, unless that is the first batch's
+        # a sealed time index ends with the latest timestamp, unless the first batch has it
         indexes = self._open_indexes()
         if indexes.damage is not None:
             raise CorruptionError(*indexes.damage.args)
@@ -309,22 +303,20 @@ class Segment:
         return header.max_timestamp
 
     def check_at(self, position: int) -> BatchHeader:
-        """Return the header of the batch at `position`; CorruptionError if it is not whole and sound."""
+        """Return the header of the batch at `position`; CorruptionError if it is cut off or damaged."""
         buffer, shift, limit = self._window(position)
         return check(buffer, position - shift, limit - shift, self.path, shift)
 
     def latest_at(self, position: int) -> int:
-        """Return the latest timestamp of the batch at `position`, the last possible one if it is damaged: so
-        that no index lets a reader skip it.
-        """
+        """Return the latest timestamp of the batch at `position`; MAX_INT64 if damaged, so never skipped."""
         try:
             return self.check_at(position).max_timestamp
         except CorruptionError:
             return MAX_INT64
 
     def latest_checked(self, size_bytes: int) -> int:
-        """Return the latest timestamp of the batches in the first `size_bytes`, each of which is read and
-        checked: what may be deleted on. CorruptionError if one is damaged.
+        """Check all batches in the first `size_bytes`, so that data may be deleted by their latest timestamp,
+        which is returned; CorruptionError if a batch is damaged.
         """
         if self._checked is None or self._checked[0] != size_bytes:
             self._checked = size_bytes, check_batches(self.path, 0, size_bytes, self.base_offset)
@@ -336,9 +328,7 @@ class Segment:
     # --- reading
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Iterate over positions and headers from `position` on, without checking the batches: only that they
-        follow one another.
-        """
+        """Iterate over (position, header) from `position` on, unchecked, but batches must be consecutive."""
         if position >= self.size_bytes:
             return
         window = self._window(position)
@@ -357,7 +347,7 @@ class Segment:
             position += header.size
 
     def checked_headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Iterate over positions and headers from `position` on, of batches that are all read and checked."""
+        """Iterate over (position, header) from `position` on, and check every batch."""
         kept = position
         for place, header in self.headers(position):
             self.check_at(place)
@@ -366,7 +356,7 @@ class Segment:
                 kept = _let_go(self._window(place).buffer, kept, place)
 
     def sound_headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Iterate likewise, but leave out a batch whose checksum does not match."""
+        """Iterate over (position, header) from `position` on, except for batches with a wrong checksum."""
         for place, header in self.headers(position):
             try:
                 self.check_at(place)
@@ -407,13 +397,13 @@ class Segment:
             raise self._misplaced(position, found, expected)
 
     def _misplaced(self, position: int, found: int, expected: int | None) -> CorruptionError:
-        return CorruptionError(self.path, position, f"offset {found} stands where {expected} should")
+        return CorruptionError(self.path, position, f"offset {found} where {expected} was expected")
 
     def combined_batches(self, start: int, end: int = FAR) -> Iterator[tuple[RecordBatch, int]]:
-        """Iterate over batches that hold [start, end), each with the number of stored ones it stands for.
+        """Iterate over batches that hold [start, end), each with the number of stored batches in it.
 
-        Runs of single records are put together in memory: who looks at whole columns has a hundredth of
-        the work then.
+        Runs of single records are combined in memory: a caller that works on whole columns then has a
+        hundredth of the work.
         """
         located = self._locate(start) if start < end and self.size_bytes else None
         if located is None:
@@ -441,9 +431,9 @@ class Segment:
     def record_runs(
         self, start: int, end: int, name: TopicPartition | None = None
     ) -> Iterator[tuple[Iterable[Any], int]]:
-        """Iterate over the records with offsets in [start, end), in runs, each with the offset after it.
+        """Iterate over runs of the records with offsets in [start, end), each run with the offset after it.
 
-        With the name of their partition they are made into what a consumer gets.
+        With `name`, the name of their partition, they are ConsumerRecords.
         """
         located = self._locate(start) if start < end and self.size_bytes else None
         if located is None:
@@ -471,7 +461,7 @@ class Segment:
 
 
 def _put_together(records: Sequence[Record], first: BatchHeader) -> RecordBatch:
-    """Make one batch of single records that follow one another; `first` is the header of the first."""
+    """Return one batch of consecutive single records; `first` is the header of the first one."""
     _, timestamps, keys, values, _ = zip(*records, strict=True)
     columns = Columns(keys=pack_bytes(keys, "key"), values=pack_bytes(values, "value"))
     batch = assemble(columns, len(records), np.array(timestamps), first.flags)
@@ -479,7 +469,7 @@ def _put_together(records: Sequence[Record], first: BatchHeader) -> RecordBatch:
 
 
 def _let_go(buffer: Buffer, start: int, end: int) -> int:
-    """Drop scanned pages from this process's memory (not from the page cache), so that a scan stays flat."""
+    """Drop scanned pages from this process's memory (not from the page cache), so that scans use little."""
     if isinstance(buffer, mmap.mmap) and end - start > _SMALL_READ_BYTES:
         start = start // mmap.PAGESIZE * mmap.PAGESIZE
         end = end // mmap.PAGESIZE * mmap.PAGESIZE

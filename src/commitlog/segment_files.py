@@ -1,9 +1,9 @@
-"""Segments as files: listed, replaced by copies, removed. A crash leaves the old ones or the new one.
+"""Lists segment files, replaces them by copies and removes them. A crash leaves the old files or the new one.
 
 .cleaned    being written, worth nothing
-.swap       complete and durable: it takes the place of every segment in its range of offsets
-.deleted    what it replaces, and what was removed
-.tmp        a shorter copy of a segment, being written: a file that somebody may have mapped never shrinks
+.swap       complete and durable: replaces every segment in its range of offsets
+.deleted    replaced or removed
+.tmp        a shorter copy of a segment, being written: a file that a reader may have mapped never shrinks
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from commitlog.segment import DELETED_SUFFIX, TEMPORARY_SUFFIX, Segment, compani
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
-DAMAGED_SUFFIX = ".damaged"  # kept beside what took its place
+DAMAGED_SUFFIX = ".damaged"  # kept beside its replacement
 _SEGMENT_NAME = re.compile(r"\d{20}\.log(\.swap)?")
 
 
 class CleanedFile:
-    """A segment being written beside the ones it is to replace, with its indexes."""
+    """A segment, with its indexes, that is written beside those it will replace."""
 
     def __init__(self, path: str, file: files.Descriptor, builder: IndexBuilder) -> None:
         self.path = path
@@ -40,7 +40,7 @@ class CleanedFile:
 
     @classmethod
     def create(cls, path: str, config: TopicConfig) -> Self:
-        """Start the copy that will be the segment at `path`."""
+        """Start the copy that will become the segment at `path`."""
         paths = [name + CLEANED_SUFFIX for name in (path, *companions(path))]
         for leftover in paths:
             files.remove(leftover)
@@ -66,27 +66,27 @@ class CleanedFile:
         self.size_bytes += size
 
     def finish(self, next_offset: int) -> None:
-        """Make it complete and durable, still out of sight."""
+        """Make the file complete and durable, but not visible yet."""
         self._builder.finish(self.size_bytes, next_offset)
         self._builder.sync()
         files.sync_data(self._file.fd)
         self.close()
 
     def discard(self) -> None:
-        """Let go of it as if it had never been."""
+        """Remove the file."""
         self.close()
         for name in (self.path, *companions(self.path)):
             files.remove(name + CLEANED_SUFFIX)
 
     def close(self) -> None:
-        """Let the files go; closing twice is fine."""
+        """Close the files; closing twice is fine."""
         if self._file.fd != -1:
             self._file.close()
             self._builder.close()
 
 
 def swap_in(cleaned: CleanedFile, old: Sequence[Segment], retire: Callable[[Segment], None]) -> Segment:
-    """Put a cleaned file in the place of the segments it was made of; `retire` takes each of them away."""
+    """Replace the segments that a cleaned file was made of by it; `retire` removes each of them."""
     path, directory = cleaned.path, os.path.dirname(cleaned.path)
     # crash: the copy is still .cleaned -> open() removes it, the old segments are whole
     files.replace(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
@@ -106,7 +106,7 @@ def swap_in(cleaned: CleanedFile, old: Sequence[Segment], retire: Callable[[Segm
 
 
 def list_segments(directory: str, cache: OpenFiles | None) -> list[Segment]:
-    """Return the segments of a directory in order; a .swap file stands for those it replaces."""
+    """Return the segments of a directory in order; a .swap file takes the place of those it replaces."""
     logs, swaps = _found(directory, cache)
     for swap in swaps:
         end = _checked_end(swap)
@@ -115,7 +115,7 @@ def list_segments(directory: str, cache: OpenFiles | None) -> list[Segment]:
 
 
 def finish_swaps(directory: str, *, salvage: bool = False) -> None:
-    """Finish the swaps that a crash interrupted; with `salvage`, also those whose file is damaged."""
+    """Finish the swaps that a crash interrupted; with `salvage`, also those with a damaged .swap file."""
     logs, swaps = _found(directory, None)
     for swap in swaps:
         final = swap.path.removesuffix(SWAP_SUFFIX)
@@ -137,9 +137,9 @@ def finish_swaps(directory: str, *, salvage: bool = False) -> None:
 
 
 def _salvage_swap(swap: str, final: str) -> None:
-    """Set a damaged .swap file aside as long as all that it replaces is there: the first of that goes first.
+    """Set a damaged .swap file aside if the first segment that it replaces, and so all of them, are there.
 
-    After that it is a segment to be salvaged: what is sound of it stays, up to the next segment.
+    Otherwise make it a segment, to be salvaged: its sound batches stay, up to the next segment.
     """
     if os.path.exists(final):
         files.replace(swap, free_name(final + SWAP_SUFFIX + DAMAGED_SUFFIX))
@@ -149,7 +149,7 @@ def _salvage_swap(swap: str, final: str) -> None:
 
 
 def free_name(path: str) -> str:
-    """Return the path, or with a number if it is taken: an earlier damaged file is not overwritten."""
+    """Return the path, with a number if it is taken, so that no earlier damaged file is overwritten."""
     taken, number = path, 1
     while os.path.exists(taken):
         number += 1
@@ -158,7 +158,7 @@ def free_name(path: str) -> str:
 
 
 def _found(directory: str, cache: OpenFiles | None) -> tuple[list[Segment], list[Segment]]:
-    """Return the .log files and the .swap files of a directory, with their sizes."""
+    """Return the .log files and the .swap files of a directory."""
     logs: list[Segment] = []
     swaps: list[Segment] = []
     with os.scandir(directory) as entries:
@@ -173,7 +173,7 @@ def _found(directory: str, cache: OpenFiles | None) -> tuple[list[Segment], list
 
 
 def _checked_end(swap: Segment) -> int:
-    """Return where a .swap file's offsets end: on its word files are deleted, so all of it is checked."""
+    """Return where a .swap file's offsets end; files are deleted because of it, so all of it is checked."""
     end = swap.base_offset
     for batch in swap.batches():
         if batch.base_offset != end:
@@ -183,14 +183,14 @@ def _checked_end(swap: Segment) -> int:
 
 
 class Trash:
-    """The removed files of a partition. What is still here when the process ends, the next open removes."""
+    """The removed files of a partition, to be unlinked later; the next open unlinks any that are left."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[tuple[float, str]] = []  # when to unlink which file
 
     def take(self, segment: Segment, due: float) -> None:
-        """Rename a segment's files; the .log goes first, for indexes without it are known as leftovers."""
+        """Rename a segment's files, the .log first: indexes without it are recognised as leftovers."""
         for path in (segment.path, *companions(segment.path)):
             try:
                 files.replace(path, path + DELETED_SUFFIX)
@@ -201,7 +201,7 @@ class Trash:
                 self._waiting.append((due, path + DELETED_SUFFIX))
 
     def empty(self, now: float) -> None:
-        """Unlink what is due."""
+        """Unlink the files that are due."""
         with self._lock:
             due = [path for when, path in self._waiting if when <= now]
             self._waiting = [(when, path) for when, path in self._waiting if when > now]
@@ -213,10 +213,10 @@ class Trash:
 
 
 def shorter_copy(segment: Segment, offset: int) -> int:
-    """Write a copy that ends before `offset` beside a segment, durably; returns its size.
+    """Write a durable copy of a segment, up to `offset`, beside it; returns its size.
 
-    A batch across `offset` is encoded again. What goes may be damaged; the last batch that stays is checked,
-    as it says where to cut. Nothing is left if there is no room.
+    A batch across `offset` is encoded again. The part that goes may be damaged; the last batch that stays is
+    checked, because it determines where to cut. If the disk is full, nothing is left behind.
     """
     position, batch = 0, None
     if offset > segment.base_offset:
@@ -229,8 +229,7 @@ def shorter_copy(segment: Segment, offset: int) -> int:
     temporary = segment.path + TEMPORARY_SUFFIX
     size = position
     try:
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
-        try:
+        with files.open_empty(temporary) as fd:
             files.copy_start(segment.path, fd, position)
             if batch is not None:
                 header = batch.header
@@ -239,8 +238,6 @@ def shorter_copy(segment: Segment, offset: int) -> int:
                 files.write_at(fd, pieces, part.size, position)
                 size += part.size
             files.sync_data(fd)
-        finally:
-            os.close(fd)
     except BaseException:
         files.remove(temporary)
         raise

@@ -1,4 +1,4 @@
-"""Threads that work in the background and report when they cannot, and what threads wait for."""
+"""Background threads that report their failures, and the signals that threads wait for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST_WAIT = threading.TIMEOUT_MAX
 
 @dataclass(frozen=True, slots=True)
 class TaskHealth:
-    """How a background task fares: `error` is its last failure, None once a run succeeded again."""
+    """The health of a background task: `error` is the failure of its last run, None if that succeeded."""
 
     name: str
     alive: bool
@@ -25,10 +25,10 @@ class TaskHealth:
 
 
 class Signal:
-    """What threading.Event is, without a lock that Ctrl-C could leave held. A wait may end once too often.
+    """A threading.Event without a lock that Ctrl-C could leave held. A wait may end spuriously.
 
-    The gate is a C lock, open while the signal is set; a thread that comes through opens it for the next one.
-    (A SimpleQueue in its place would wait for ever if a signal handler ran as the time was over.)
+    The gate is a C lock, open while the signal is set; a thread that passes it opens it for the next one.
+    (A SimpleQueue instead would wait forever if a signal handler ran just as the timeout expired.)
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class Signal:
         self._gate.acquire()
 
     def set(self) -> None:
-        """Let everybody who waits go on."""
+        """Wake all waiting threads."""
         self._is_set = True
         self._open()
 
     def _open(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it is open
+        with contextlib.suppress(RuntimeError):  # it is open already
             self._gate.release()
 
     def is_set(self) -> bool:
@@ -50,12 +50,12 @@ class Signal:
         return self._is_set
 
     def clear(self) -> None:
-        """Let those who come wait again."""
+        """Reset the signal: wait() waits again."""
         self._is_set = False
         self._gate.acquire(blocking=False)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; False if it is not after `timeout` seconds."""
+        """Wait until the signal is set; False if it is not set after `timeout` seconds."""
         if self._is_set:
             return True
         passed = self._gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), _LONGEST_WAIT))
@@ -65,7 +65,7 @@ class Signal:
 
 
 class Condition(threading.Condition):
-    """A Condition that is held with `with condition.mutex:`, a C lock, which Ctrl-C cannot leave held."""
+    """A Condition whose lock is taken as `with condition.mutex:`, a C lock that Ctrl-C cannot leave held."""
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
@@ -73,9 +73,9 @@ class Condition(threading.Condition):
 
 
 class Task:
-    """Runs a function in a thread, when woken or when the seconds that it returned are over.
+    """Runs a function in a thread, again when woken or after the number of seconds that it returned.
 
-    An exception is kept for health() and logged, and the next run comes all the same.
+    An exception is logged, kept for health() and does not end the thread.
     """
 
     def __init__(self, name: str, run: Callable[[], float], retry_seconds: float = 1.0) -> None:
@@ -93,11 +93,11 @@ class Task:
         self._thread.start()
 
     def wake(self) -> None:
-        """Let the next run begin now."""
+        """Start the next run now."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread after the run under way."""
+        """End the thread after the current run."""
         self._stopping = True
         self._wake.set()
         if not self.is_current and self._thread.is_alive():
@@ -114,7 +114,7 @@ class Task:
         return self._thread is threading.current_thread()
 
     def health(self) -> TaskHealth:
-        """Tell how the task fares."""
+        """Return the health of the task."""
         alive = self._thread.is_alive() or self._stopping
         return TaskHealth(self.name, alive, self._runs, self._failures, self._error)
 
@@ -124,7 +124,7 @@ class Task:
             try:
                 pause = self._run()
                 self._error = None
-            except Exception as error:  # whatever it is, it must show and must not end the thread
+            except Exception as error:  # any failure must be visible and must not end the thread
                 self._failures += 1
                 self._error = f"{type(error).__name__}: {error}"
                 _logger.exception("background task %s failed", self.name)

@@ -1,4 +1,4 @@
-"""Topic: partitions under one name, and the choice between them."""
+"""Topic: partitions under one name; a record's key chooses among them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class TopicStore(Protocol):
-    """What a topic asks of the log it belongs to."""
+    """What a topic needs from its log."""
 
     def grow_topic(self, topic: Topic, partitions: int) -> list[Partition]:
-        """Create partitions until there are this many; returns all of them."""
+        """Add partitions until there are this many; returns all of them."""
 
     def change_config(self, topic: Topic, changes: Mapping[str, Any]) -> TopicConfig:
         """Change a topic's settings durably; returns all of them."""
 
 
 class Encoder(Protocol):
-    """What turns records into batches: a partition, here or elsewhere."""
+    """Turns records into batches: a partition, local or remote."""
 
     def encode(
         self,
@@ -51,14 +51,14 @@ P_co = TypeVar("P_co", bound=LogReader, covariant=True)
 
 
 class PartitionedTopic(Generic[P_co]):
-    """What topics here and on other machines have in common: partitions, and the choice among them."""
+    """What local and remote topics have in common: partitions, and the choice among them."""
 
     def __init__(
         self, name: str, config: TopicConfig, partitions: Sequence[P_co], topic_id: str | None
     ) -> None:
         self.name = name
         self.config = config
-        self.topic_id = topic_id  # tells it from an earlier topic of the same name
+        self.topic_id = topic_id  # differs from that of an earlier topic with the same name
         self._partitions: tuple[P_co, ...] = tuple(partitions)
         self._partitioner: Partitioner | None = None
 
@@ -67,11 +67,11 @@ class PartitionedTopic(Generic[P_co]):
 
     @property
     def partitions(self) -> tuple[P_co, ...]:
-        """The partitions, in order of their numbers."""
+        """The partitions, in order of number."""
         return self._partitions
 
     def partition(self, number: int) -> P_co:
-        """Return one partition, as topic[number] does."""
+        """Return a partition; the same as topic[number]."""
         if not 0 <= number < len(self._partitions):
             raise UnknownPartitionError(self.name, number, len(self._partitions))
         return self._partitions[number]
@@ -99,20 +99,20 @@ class PartitionedTopic(Generic[P_co]):
         return chain.from_iterable(read)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the records of all partitions as an Arrow table, with `partition` as its first column."""
+        """Return the records of all partitions as an Arrow table whose first column is `partition`."""
         return self.to_reader(columns).read_all()
 
     def to_reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Return the records of all partitions as a stream of Arrow batches, for more than fits in memory.
 
-        The column `partition` has the number of their partition.
+        The first column is `partition`.
         """
         from commitlog.batches import arrow
 
         return arrow.partitions_reader([one.batches() for one in self._partitions], columns)
 
     def latest(self) -> Latest:
-        """Return the current value of every key of all partitions; see Partition.latest()."""
+        """Return the current value of every key in all partitions; see Partition.latest()."""
         views = [partition.latest() for partition in self._partitions]
         values = {key: value for view in views for key, value in view.items()}
         return Latest(values, tuple(view.next_offset for view in views))
@@ -122,7 +122,7 @@ class PartitionedTopic(Generic[P_co]):
     def _arrow_shares(
         self, data: ArrowData, partition: int | None
     ) -> list[tuple[int, pa.RecordBatch | pa.Table, list[int] | None]]:
-        """Divide Arrow data by partition: what goes where, and which rows that is (None for all of them)."""
+        """Divide Arrow data by partition: the number, its share and the rows of that (None for all)."""
         from commitlog.batches import arrow
 
         table = arrow.tabular(data)
@@ -139,13 +139,13 @@ class PartitionedTopic(Generic[P_co]):
     def _shares(
         self, columns: list[list[Any] | None], partition: int | None
     ) -> list[tuple[int, list[int] | None]]:
-        """Divide a batch by partition: which rows (None for all of them) go where."""
+        """Divide a batch by partition: the number and its rows (None for all)."""
         keys, count = columns[1], len(columns[0] or [])
         chooser = self._chooser()
         if partition is not None:
             return [(partition, None)]
         same = all(column is None or len(column) == count for column in columns)
-        if keys is None or count == 0 or not same:  # a wrong count is the encoder's to refuse
+        if keys is None or count == 0 or not same:  # the encoder refuses columns of different lengths
             return [(chooser.one(None, len(self._partitions)), None)]
         for index, key in enumerate(keys):
             check_key(index, key)
@@ -154,7 +154,7 @@ class PartitionedTopic(Generic[P_co]):
     def places(
         self, keys: Sequence[Buffer | None], chosen: Mapping[int, int]
     ) -> list[tuple[int, list[int] | None]]:
-        """Divide records by partition: which rows (None for all of them) go where; some may be `chosen`."""
+        """Divide records by partition: the number and its rows (None for all); `chosen` rows are fixed."""
         if len(self._partitions) == 1:
             return [(0, None)]
         numbers = self._chooser().many(keys, len(self._partitions))
@@ -165,7 +165,7 @@ class PartitionedTopic(Generic[P_co]):
         return rows_of(numbers)
 
     def partition_numbers(self, keys: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
-        """Return the partition of each record by a column of keys; those that are null go together."""
+        """Return the partition of each record for a column of keys; records without a key go together."""
         from commitlog.batches import arrow
 
         chooser, (strings, nulls) = self._chooser(), arrow.byte_strings(keys)
@@ -180,7 +180,7 @@ class PartitionedTopic(Generic[P_co]):
 
 
 class Topic(PartitionedTopic[Partition]):
-    """A named set of partitions. A record's place is decided by its key; order holds within a partition."""
+    """A named set of partitions. A record's key decides its partition; order holds within a partition."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class Topic(PartitionedTopic[Partition]):
         partition: int | None = None,
         sync: bool = False,
     ) -> tuple[int, int]:
-        """Append a record to the partition of its key, or to `partition`; returns (partition, offset)."""
+        """Append a record to the partition of its key, or to `partition`; return (partition, offset)."""
         check_key(0, key)
         if partition is None:
             partition = self._chooser().one(key, len(self._partitions))
@@ -222,10 +222,10 @@ class Topic(PartitionedTopic[Partition]):
         partition: int | None = None,
         sync: bool = False,
     ) -> dict[int, range]:
-        """Append records, each to the partition of its key; returns the offsets by partition.
+        """Append records to the partitions of their keys, or all to `partition`; return offsets by partition.
 
-        All records are checked before any is written, and each partition takes its share all or nothing.
-        A disk that fails between two partitions leaves the first one's share appended.
+        All records are checked before any is written, and each partition takes its share all or nothing. If
+        the disk fails between two partitions, the first one's share stays appended.
         """
         columns = [None if column is None else list(column) for column in (values, keys, headers, timestamps)]
         encoded = [
@@ -243,8 +243,8 @@ class Topic(PartitionedTopic[Partition]):
     ) -> dict[int, range]:
         """Append Arrow data as Partition.append_arrow() does, each record to the partition of its key.
 
-        Returns the offsets by partition. All records are checked before any is written; a disk that fails
-        between two partitions leaves the first one's share appended.
+        Returns the offsets by partition. All records are checked before any is written; if the disk fails
+        between two partitions, the first one's share stays appended.
         """
         encoded = [
             (number, _encode_share(self._writable(number), share, rows))
@@ -261,11 +261,11 @@ class Topic(PartitionedTopic[Partition]):
     # --- changing
 
     def add_partitions(self, count: int) -> None:
-        """Grow to `count` partitions in all. Keys hash over the new number from then on."""
+        """Grow to a total of `count` partitions. From then on, keys are hashed over the new count."""
         self._partitions = tuple(self._store.grow_topic(self, count))
 
     def alter_config(self, **changes: Any) -> None:
-        """Change settings, durably and at once."""
+        """Change settings durably; they apply at once."""
         config = self.config = self._store.change_config(self, changes)
         self._partitioner = None
         for partition in self._partitions:
@@ -281,7 +281,7 @@ def check_key(index: int, key: object) -> None:
 
 def rows_of(chosen: NDArray[np.int64]) -> list[tuple[int, list[int] | None]]:
     """Group row numbers by partition, keeping their order."""
-    # measured: a stable sort of 16-bit numbers takes a third of one of 64-bit numbers
+    # measured: a stable sort of 16-bit numbers takes a third of the time of 64-bit numbers
     small = int(chosen.min()) >= 0 and int(chosen.max()) < 1 << 16
     order = np.argsort(chosen.astype(np.uint16) if small else chosen, kind="stable")
     ordered = chosen[order]
@@ -292,7 +292,7 @@ def rows_of(chosen: NDArray[np.int64]) -> list[tuple[int, list[int] | None]]:
 def encode_rows(
     target: Encoder, columns: list[list[Any] | None], rows: list[int] | None
 ) -> tuple[EncodedBatch, ...]:
-    """Encode some rows of a batch; an error names the row as the caller knows it."""
+    """Encode some rows of a batch; errors name the row by its number in the whole batch."""
     if rows is None:
         return target.encode(columns[0] or [], columns[1], columns[2], columns[3])
     picked = [None if column is None else pick(column, rows) for column in columns]
@@ -305,7 +305,7 @@ def encode_rows(
 def _encode_share(
     target: Partition, share: pa.RecordBatch | pa.Table, rows: list[int] | None
 ) -> tuple[EncodedBatch, ...]:
-    """Encode some rows of Arrow data; an error names the row as the caller knows it."""
+    """Encode some rows of Arrow data; errors name the row by its number in the whole data."""
     try:
         return target.encode_arrow(share)
     except (InvalidRecordError, RecordTooLargeError) as error:
@@ -323,7 +323,7 @@ def pick(column: Sequence[Any], rows: list[int]) -> Sequence[Any]:
 
 
 class TopicSource(Protocol):
-    """Where clients find topics: a log."""
+    """A log, where clients find topics."""
 
     def topics(self) -> list[str]:
         """Return the names of the topics."""

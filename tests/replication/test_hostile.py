@@ -366,7 +366,7 @@ def test_clients_may_administer_where_the_node_says_so(make_transport: MakeTrans
     client = make_transport(secret=CLIENTS)
     assert [ask(client, address, one) for one in FOR_ADMINISTRATORS] == [Decided(1)] * len(FOR_ADMINISTRATORS)
     for message in FOR_NODES:
-        assert "those of a node" in refusal(ask(client, address, message))
+        assert "needs the rights of a node" in refusal(ask(client, address, message))
 
 
 def test_refused_requests_are_logged_once_a_second(
@@ -429,7 +429,9 @@ def test_with_names_and_ids_no_node_speaks_for_another(
         assert ask(node, address, message) == Decided(1)
     other = make_transport(tls=authority.tls("127.0.0.1"))
     for message in [*FOR_NODES, proposal(2)]:
-        assert "the rights of node 1, and that takes those of node 2" in refusal(ask(other, address, message))
+        assert "the rights of node 2; this connection has the rights of node 1" in refusal(
+            ask(other, address, message)
+        )
     assert ask(other, address, proposal(1)) == Decided(1)
 
 

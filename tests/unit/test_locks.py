@@ -111,7 +111,7 @@ def test_a_log_lock_is_let_go_though_somebody_keeps_the_exception_of_taking_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as kept:
-        patch.setattr(LogLock, "_tell", interrupted)
+        patch.setattr(LogLock, "_announce", interrupted)
         LogLock.take(str(tmp_path))
     LogLock.take(str(tmp_path)).release()
     assert kept.value.__traceback__ is not None

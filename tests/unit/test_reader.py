@@ -482,7 +482,7 @@ def test_no_read_passes_over_a_segment_that_holds_another_ones_batches(log_path:
     with commitlog.open(log_path, mode=mode) as log:
         partition = log.topic("t").partition(0)
         for number, read in enumerate(ways_to_read(log, partition)):
-            with pytest.raises(CorruptionError, match="offset 20 stands where"):
+            with pytest.raises(CorruptionError, match="offset 20 where"):
                 pytest.fail(f"{number}: {read()}")
         assert [record.offset for record in partition.records(20)] == list(range(20, 60))
         assert [one.path for one in partition.verify().damage if one.path.endswith(".log")][:1] == [first]
@@ -513,7 +513,7 @@ def test_a_batch_that_is_there_twice_or_missing_between_others_is_noticed(
             path.with_suffix(index).unlink(missing_ok=True)
         segment = Segment.open(path)
         for read in (segment.record_runs, segment.batches, segment.combined_batches):
-            with pytest.raises(CorruptionError, match="stands where"):
+            with pytest.raises(CorruptionError, match="was expected"):
                 list(read(0, 30))
         with pytest.raises(CorruptionError), commitlog.open(log_path, mode="r") as log:
             log.topic("t")

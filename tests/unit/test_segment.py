@@ -85,7 +85,7 @@ def test_offsets_that_are_missing_between_batches_are_damage(tmp_path: Path) -> 
             file.write(b"".join(bytes(piece) for piece in batch.stamped(base, 0)))
     segment = Segment.open(path)
     for start in (3, 20):
-        with pytest.raises(CorruptionError, match="stands where"):
+        with pytest.raises(CorruptionError, match="was expected"):
             offsets(segment, start)
     assert offsets(segment, 50) == [50]
     assert offsets(segment, 51) == []
@@ -212,5 +212,5 @@ def test_batches_of_another_node_that_begin_after_the_offset_asked_for_are_damag
     data = stored(encoded([b"x"] * 3), 20)
     for offset in (20, 22):
         assert next(FetchedSegment("t-0", data, offset).batches(offset)).base_offset == 20
-    with pytest.raises(CorruptionError, match="offset 20 stands where 5 should"):
+    with pytest.raises(CorruptionError, match="offset 20 where 5 was expected"):
         FetchedSegment("t-0", data, 5)

@@ -179,7 +179,7 @@ def test_a_staged_file_takes_no_more_records_than_there_are_sequences(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "SEQUENCES", 100)
-    with pytest.raises(InvalidRecordError, match="less than 100 records"):
+    with pytest.raises(InvalidRecordError, match="fewer than 100 records"):
         stage(log, "t", 0, [b"v"] * 100)
 
 

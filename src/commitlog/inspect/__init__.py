@@ -1,1 +1,1 @@
-"""A log as operators see it: one description of a partition and of a group, and one rate."""
+"""What the CLI, the web page and the metrics show: descriptions of partitions and groups, and rates."""

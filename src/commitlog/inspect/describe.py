@@ -1,4 +1,4 @@
-"""Partitions and groups in plain numbers, from metadata: no record is read."""
+"""Summaries of partitions and groups, from metadata: no record is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commitlog.partitions.layout import headers_between
 
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
-    """The offsets and the size of a partition; dirty_ratio is None if the topic is not compacted."""
+    """The offsets and sizes of a partition; dirty_ratio is None if the topic is not compacted."""
 
     partition: int
     start_offset: int
@@ -29,10 +29,10 @@ class PartitionSummary:
 
 
 def describe_partition(number: int, partition: Partition, *, count_records: bool) -> PartitionSummary:
-    """Describe a partition that is open for reading or for writing.
+    """Return a summary of a partition that is open for reading or writing.
 
-    Compaction leaves gaps between offsets. With `count_records` the batch headers of a compacted partition
-    are counted, which takes long for a large one; without, `records` is the number of offsets.
+    Compaction leaves gaps between offsets. With `count_records`, the records of a compacted partition are
+    counted from its batch headers, which takes long for a large one; otherwise `records` counts offsets.
     """
     segments, start, end = partition.segments, partition.start_offset, partition.high_watermark
     now_ms = time.time_ns() // 1_000_000
@@ -50,7 +50,7 @@ def describe_partition(number: int, partition: Partition, *, count_records: bool
 
 
 def record_count(partition: Partition) -> int:
-    """Return how many records can be read; in a compacted partition the batch headers are counted."""
+    """Return the number of records that can be read, for a compacted partition from its batch headers."""
     start, end = partition.start_offset, partition.high_watermark
     if partition.config.compacts:
         with suppress(FileNotFoundError, CommitLogError):  # a segment was replaced or trimmed meanwhile
@@ -60,7 +60,7 @@ def record_count(partition: Partition) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A consumer group in one line; its lag is the sum over its partitions, None if nothing is committed."""
+    """A summary of a consumer group; `lag` is the sum over its partitions, None if nothing is committed."""
 
     group_id: str
     state: str
@@ -72,7 +72,7 @@ class GroupSummary:
 
 
 def summarize_group(group: GroupDescription, topic: str | None = None) -> GroupSummary:
-    """Sum up a group, or only what it reads of one topic."""
+    """Return a summary of a group, or of what it reads from one topic."""
     read = [one for one in group.partitions if topic in (None, one.topic)]
     lags = [one.lag for one in read if one.lag is not None]
     return GroupSummary(

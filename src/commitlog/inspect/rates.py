@@ -1,4 +1,4 @@
-"""Rates: records and bytes appended per second, from the difference between two looks."""
+"""Rates: records and bytes appended per second, from the difference between two samples."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import NamedTuple
 from commitlog.errors import CommitLogError
 from commitlog.partition import Partition
 
-_LEAST_SECONDS = 1.0  # between two looks that count
-_STALE_SECONDS = 30.0  # after a longer pause, earlier looks say nothing about now
+_LEAST_SECONDS = 1.0  # between two samples that count
+_STALE_SECONDS = 30.0  # after a longer pause, earlier samples say nothing about the present
 _RATES = 60
 _NAMES = 4096
 
 
 def per_second(growth: int | None, seconds: float | None) -> float | None:
-    """Return a rate; None if the growth is unknown, or negative: a truncation hides what was appended."""
+    """Return a rate; None if the growth is unknown or negative, as after a truncation."""
     return growth / seconds if growth is not None and growth >= 0 and seconds else None
 
 
 def appended_bytes(partition: Partition, start: int, end: int) -> int | None:
     """Return the size of the records in [start, end); None if they are being removed.
 
-    Unlike the difference in size_bytes, this does not shrink when retention or compaction removes others.
+    Unlike the difference in size_bytes, this does not shrink when retention or compaction removes records.
     """
     with suppress(CommitLogError, OSError):
         return partition.bytes_between(max(start, partition.start_offset), end) if start < end else 0
@@ -49,7 +49,7 @@ class _Watched:
 
 
 class RateHistory:
-    """The recent rates of each topic and partition that is looked at; others cost nothing."""
+    """The recent rates of each topic and partition that is sampled; others cost nothing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -57,7 +57,7 @@ class RateHistory:
         self._watched: OrderedDict[str, _Watched] = OrderedDict()
 
     def look(self, name: str, partitions: Sequence[Partition]) -> list[Rate]:
-        """Look at partitions; returns the rates between recent looks under this name, oldest first."""
+        """Sample partitions under a name and return the rates between its recent samples, oldest first."""
         now, ends = self._clock(), [one.next_offset for one in partitions]
         with self._lock:
             watched = self._watched.get(name)
@@ -76,7 +76,7 @@ class RateHistory:
 
 
 def _rate(partitions: Sequence[Partition], before: list[int], ends: list[int], seconds: float) -> Rate:
-    starts = [*before, *[0] * (len(ends) - len(before))]  # a topic may have got more partitions
+    starts = [*before, *[0] * (len(ends) - len(before))]  # a topic may have grown
     if any(start > end for start, end in zip(starts, ends, strict=False)):
         return Rate(None, None)  # truncated, or another topic of the same name
     sizes = [appended_bytes(*one) for one in zip(partitions, starts, ends, strict=False)]

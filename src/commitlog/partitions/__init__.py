@@ -1,1 +1,1 @@
-"""A partition: its segments in order, who writes them, who reads them, and how it opens after a crash."""
+"""The parts of a partition: its state, what writes and reads it, and its recovery."""

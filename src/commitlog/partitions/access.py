@@ -1,45 +1,23 @@
-"""Access: how the threads of one process, or several processes, take turns at a partition."""
+"""Access: how the threads of one process take turns at a partition. sharing.py does it for processes."""
 
 from __future__ import annotations
 
 import threading
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from commitlog.locks import ProcessLock
 
 Lock: TypeAlias = "threading.Lock | ProcessLock"
 
 
-class Access(Protocol):
-    """The locks of a partition. `lock` guards appends and the set of segments, `sync_lock` allows one sync at
-    a time and is taken first, `compaction_lock` allows one pass and is taken before both.
+class Access:
+    """The locks of a partition, taken in this order: `compaction_lock` allows one pass, `sync_lock` one sync
+    at a time, `lock` guards appends and the set of segments.
+
+    This process has the partition alone; SharedAccess has more to do where others write, too.
     """
 
-    alone: bool  # whether no other process writes the partition
-    lock: Lock
-    sync_lock: Lock
-    compaction_lock: Lock
-
-    def renew(self) -> None:
-        """In a forked child: make other locks, for a thread of the parent may have held these."""
-
-    def learn(self) -> None:
-        """Take note of what other processes did since this one last held a lock."""
-
-    def failed(self) -> None:
-        """Take note that this process changes nothing any more."""
-
-    def half_changed(self) -> None:
-        """Take note that segments may be half replaced, and that this process will not put them right."""
-
-    def leave(self) -> None:
-        """Have the partition open no more."""
-
-
-class ExclusiveAccess:
-    """One process has the partition alone: its threads take turns."""
-
-    alone = True
+    alone = True  # whether no other process writes the partition
     lock: Lock
     sync_lock: Lock
     compaction_lock: Lock
@@ -48,17 +26,17 @@ class ExclusiveAccess:
         self.renew()
 
     def renew(self) -> None:
-        """In a forked child: make other locks, for a thread of the parent may have held these."""
+        """In a forked child: replace the locks, which a thread of the parent may have held."""
         self.lock, self.sync_lock, self.compaction_lock = (threading.Lock() for _ in range(3))
 
     def learn(self) -> None:
-        """There is nobody to learn of."""
+        """Learn what other processes did since this one last held a lock."""
 
     def failed(self) -> None:
-        """There is nobody to leave a mark for."""
+        """Note that this process changes nothing any more."""
 
     def half_changed(self) -> None:
-        """The next open recovers the partition."""
+        """Note that segments may be half replaced and that this process will not repair them."""
 
     def leave(self) -> None:
-        """There is nobody to leave."""
+        """Note that this process no longer has the partition open."""

@@ -1,8 +1,8 @@
-"""Adopter: takes in what was staged elsewhere, and if it is much, the staged file itself.
+"""Adopter: appends the batches of staged files, or adopts a large staged file as a segment.
 
 An adoption is a roll whose new active segment is not empty. The batches of the staged file get their stamps,
-and the file a second name, that of the next segment: nothing is copied. The first name goes when the
-publication is finished, so that until then nothing that happens to the segment can lose what was staged.
+and the file gets a second name, that of the next segment; nothing is copied. The first name stays until the
+publication is finished, so that nothing that happens to the segment before can lose what was staged.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from commitlog.partitions.syncer import Syncer
 from commitlog.segment import ADOPTED_SUFFIX, Segment, companions, segment_path
 from commitlog.segment_writer import SegmentWriter, longest_ms
 
-# A file that is less than this part of a full segment is copied. Segments cost a reader three files and some
-# 100 us each, so that there may not be many more of them than records need.
+# A file smaller than a 64th of a full segment is copied: each segment costs a reader three files and some
+# 100 us, so there should not be many more than the records need.
 _LEAST_PART = 64
 _TIME_ENTRY_BYTES = 16
-_TRIES = 3  # others may append while stamps are synced; a copy does not mind
+_TRIES = 3  # others may append while stamps are synced; then the file is copied
 
 
 class Adopter:
-    """Appends batches of staged files; see publisher.py."""
+    """Appends staged files to one partition; see publisher.py."""
 
     def __init__(self, state: LogState, syncer: Syncer, appender: Appender) -> None:
         self._state = state
@@ -38,14 +38,14 @@ class Adopter:
 
     @property
     def published(self) -> Published | None:
-        """What was published last, and how far; None if nothing ever was."""
+        """The last publication and how far it came; None if there never was one."""
         state = self._state
-        with state.lock:  # to learn what others did
+        with state.lock:  # to learn what other processes did
             state.check_writable()
             return state.producers.published
 
     def append_published(self, batches: tuple[EncodedBatch, ...]) -> range:
-        """Append batches of a staged file, all or nothing, and return their offsets."""
+        """Append batches of a staged file, all or nothing, and return the offsets."""
         state = self._state
         if not state.tells_of_producers:
             self._syncer.declare_producers()
@@ -56,10 +56,7 @@ class Adopter:
         return range(first, end)
 
     def adopt(self, path: str, size_bytes: int, batches: Sequence[StagedBatch]) -> range | None:
-        """Make a staged file of `size_bytes` the active segment, and return the offsets of its records.
-
-        None if nothing was done, for it is better copied.
-        """
+        """Make a staged file the active segment and return its offsets; None if it must be copied instead."""
         state = self._state
         if not _is_worth_it(size_bytes, batches, state.config):
             return None
@@ -86,21 +83,21 @@ class Adopter:
     def _stamp(
         self, staged: files.Descriptor, batches: Sequence[StagedBatch], base_offset: int, epoch: int
     ) -> None:
-        """Stamp a staged file, durably: once it is a segment, no other copy of its batches may be left."""
+        """Stamp a staged file durably: once it is a segment, it may be the only copy of its batches."""
         state = self._state
         try:
             stamp_batches(staged.fd, batches, base_offset, epoch)
         except OSError as error:
-            raise state.full(error) from error  # where nothing is written in place
+            raise state.full(error) from error  # possible where blocks are not overwritten in place
         with state.ended_by_failure():
             files.sync_data(staged.fd)
 
     def _adopt_locked(self, path: str, size_bytes: int, batches: Sequence[StagedBatch]) -> bool:
-        """Go on in a stamped file, or say that it cannot be. Disk first, then memory, as in a roll."""
+        """Make a stamped file the active segment; False if that is impossible. Disk first, then memory."""
         state = self._state
         old, before, counts = state.wake(), state.segments.segments, state.counters.counts
         position, last = old.segment.size_bytes, batches[-1]
-        stay = before if position else before[:-1]  # an empty one loses its name to the adopted one
+        stay = before if position else before[:-1]  # an empty segment gives its name to the adopted one
         name = segment_path(state.path, state.next_offset)
         try:
             state.page.begin_change()
@@ -140,7 +137,7 @@ class Adopter:
         return True
 
     def _linked(self, path: str, name: str, size_bytes: int) -> SegmentWriter | None:
-        """Give a staged file a second name, with indexes; None where the file system will not."""
+        """Give a staged file a second name, with indexes; None if the file system cannot link it."""
         state = self._state
         _remove(name)
         try:
@@ -172,7 +169,7 @@ class Adopter:
 
 
 def _is_worth_it(size_bytes: int, batches: Sequence[StagedBatch], config: TopicConfig) -> bool:
-    """Say whether a staged file is large enough for a segment, and otherwise what a segment may be."""
+    """Say whether a staged file is large enough for a segment and obeys the settings of segments."""
     if not config.segment_bytes // _LEAST_PART <= size_bytes <= config.segment_bytes:
         return False
     entries = len(batches) + 1  # of the time index, at most
@@ -180,15 +177,15 @@ def _is_worth_it(size_bytes: int, batches: Sequence[StagedBatch], config: TopicC
     return (
         entries * _TIME_ENTRY_BYTES <= config.segment_index_bytes
         and latest <= batches[0].max_timestamp + longest_ms(config)
-        and not config.preallocate  # a file that has all its blocks is none that was staged
+        and not config.preallocate  # a staged file does not have all its blocks
     )
 
 
 def _open_alone(path: str, size_bytes: int) -> files.Descriptor | None:
-    """Open a staged file; None if it is a segment as well, or was: its stamps are not ours then."""
+    """Open a staged file; None if it is, or was, a segment: then its stamps must not change."""
     try:
         file = files.Descriptor(os.open(path, os.O_RDWR))
-    except PermissionError:  # somebody else's: it can still be read
+    except PermissionError:  # another user's file: it can still be copied
         return None
     about = os.fstat(file.fd)
     return file if (about.st_nlink, about.st_size) == (1, size_bytes) else None

@@ -96,11 +96,11 @@ class Appender:
         return offset
 
     def after_append(self, end: int, sync: bool) -> None:
-        """Tell those who wait for records below `end`, and make them durable if that is asked for."""
+        """Notify everything that waits for records below `end`, and sync them if `sync` is set."""
         state = self._state
         appended = state.on_append
         if appended is not None and state.append_refusal is None:
-            appended()  # first: replicas copy it while it is synced here
+            appended()  # first: replicas copy the records while they are synced here
         if state.counts_records and end - state.durable_offset >= state.config.flush_messages:
             state.wake_flusher()
         if state.waiters.count:
@@ -109,7 +109,7 @@ class Appender:
             self._syncer.sync_to(end)
 
     def encode_arrow(self, data: ArrowData) -> tuple[EncodedBatch, ...]:
-        """Check Arrow data and encode it, at least a batch for each of its chunks: what needs no lock."""
+        """Check Arrow data and encode it, each chunk as one batch or more. Takes no lock."""
         from commitlog.batches import arrow
 
         return tuple(arrow.to_batches(data, self._state.rules, now_ms()))
@@ -122,7 +122,7 @@ class Appender:
         timestamps: Iterable[int] | None = None,
         producer: tuple[int, int, int] = NO_PRODUCER,
     ) -> tuple[EncodedBatch, ...]:
-        """Check records and encode them as one batch (none, if there are none): what needs no lock."""
+        """Check records and encode them as one batch, or none if there are no records. Takes no lock."""
         state = self._state
         batches = encode(values, keys, headers, timestamps, state.rules, now_ms(), producer)
         self._check_fits(sum(batch.size for batch in batches))
@@ -134,7 +134,7 @@ class Appender:
             raise BatchTooLargeError(size, state.config.segment_bytes, IN_A_SEGMENT)
 
     def roll(self) -> None:
-        """Seal the active segment and start another; an empty one stays."""
+        """Seal the active segment, unless it is empty, and start another."""
         state = self._state
         with state.lock:
             state.check_writable()
@@ -142,10 +142,7 @@ class Appender:
                 state.roll()
 
     def append_encoded(self, batches: tuple[EncodedBatch, ...], *, sync: bool = False) -> range:
-        """Append encoded batches, all or nothing, and return their offsets.
-
-        A batch of a producer comes alone.
-        """
+        """Append encoded batches, all or nothing, and return the offsets; a producer's batch comes alone."""
         state = self._state
         numbered = bool(batches) and batches[0].producer != NO_PRODUCER
         if numbered and not state.tells_of_producers:
@@ -157,7 +154,7 @@ class Appender:
         return range(first, end)
 
     def _append_numbered(self, batch: EncodedBatch) -> int:
-        """Append a batch of a producer, unless it is here already."""
+        """Append a producer's batch unless it is already here, and return its offset."""
         state = self._state
         state.check_appendable()
         found = state.producers.find(batch.producer, batch.span, state.name)
@@ -166,7 +163,7 @@ class Appender:
         return self.append_and_note((batch,))
 
     def append_and_note(self, batches: tuple[EncodedBatch, ...]) -> int:
-        """Append, and remember the last batch as its producer's, also if Ctrl-C comes once it is there."""
+        """Append, and note the last batch for its producer, even if Ctrl-C comes once it is appended."""
         state = self._state
         first = state.next_offset
         try:
@@ -183,14 +180,14 @@ class Appender:
         state.producers.note(last.producer, last.span, state.next_offset - last.span, now_ms())
 
     def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
-        """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moved."""
+        """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moves."""
         state = self._state
         state.check_appendable()
         offset, writer = state.next_offset, state.wake()
         if not batches:
             return offset
         size, span, latest = totals(batches)
-        if offset + span > MAX_INT64:  # next_offset has to be a number of 64 bits, too
+        if offset + span > MAX_INT64:  # next_offset must fit into 64 bits, too
             raise OffsetOutOfRangeError(state.name, offset + span - 1, state.start_offset, MAX_INT64)
         if not writer.has_room(size, offset, latest):
             self._check_fits(size)
@@ -206,16 +203,16 @@ class Appender:
         return offset
 
     def undo(self, writer: SegmentWriter, offset: int, position: int, error: BaseException) -> NoReturn:
-        """Undo an append that failed or was interrupted; if readers here know of it, tell the others."""
+        """Undo a failed or interrupted append; if readers here already see it, publish it instead."""
         state = self._state
         if state.next_offset != offset:
             state.page.publish_append(state.next_offset, writer.segment.size_bytes)
         elif state.ended_by is None:
             try:
                 writer.roll_back(position)
-            except BaseException as second:  # Ctrl-C again: what is in memory may not be what is in the file
+            except BaseException as second:  # Ctrl-C again: memory and file may differ
                 state.fail(f"{error!r}; and the partial append could not be cut off: {second!r}")
-        if isinstance(error, FileNotFoundError):  # no index can grow in a directory that is not there
+        if isinstance(error, FileNotFoundError):  # an index cannot grow in a directory that is gone
             state.fail_without_directory(error)
         if isinstance(error, OSError) and files.is_full(error) and not isinstance(error, DiskFullError):
             raise DiskFullError(writer.segment.path, error.strerror) from error

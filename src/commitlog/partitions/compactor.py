@@ -1,4 +1,4 @@
-"""Compactor: passes of compaction over an open partition. compaction.py decides what stays."""
+"""Compactor: runs compaction passes over an open partition. compaction.py decides which records stay."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ _logger = logging.getLogger("commitlog.compaction")
 
 
 class Compactor:
-    """One pass runs at a time, under the compaction lock, which is taken before the others.
-
-    `error` says why the last pass failed, None if it did not.
-    """
+    """Runs one pass at a time, under the compaction lock; `error` says why the last one failed."""
 
     def __init__(self, state: LogState, syncer: Syncer, log_config: LogConfig) -> None:
         self._state = state
@@ -40,17 +37,13 @@ class Compactor:
         self._is_set_aside = False
 
     def cleanable(self, now: int) -> Cleanable:
-        """Return what a pass could clean at `now`, in milliseconds since the epoch; it syncs it first."""
+        """Return what a pass could clean at `now`, in milliseconds since the epoch."""
         state = self._state
         state.access.learn()
         return cleanable(state.segments.segments, state.clean_offset, state.high_watermark, state.config, now)
 
     def compact(self, now: int | None = None, progress: Progress | None = None) -> CompactionReport:
-        """Keep only the latest record of each key, below the active segment and as far as the map has room.
-
-        `now`, in milliseconds since the epoch, decides what is too young and which tombstones may go.
-        `progress` is called with bytes done and bytes in all.
-        """
+        """Run a pass and return its report; see Partition.compact()."""
         state = self._state
         if not state.config.compacts:
             raise ConfigError("cleanup_policy", state.config.cleanup_policy, "must contain compact")
@@ -60,7 +53,7 @@ class Compactor:
             state.check_open()
             if self._ended:
                 raise ClosedError(state.name)
-            self._syncer.sync()  # a pass puts durable files in place: what they are made of must be durable
+            self._syncer.sync()  # a pass writes durable files, so what they are made of must be durable
             try:
                 report = self._compact(now_ms() if now is None else now, progress)
             except BaseException as error:
@@ -91,7 +84,7 @@ class Compactor:
     def _run_pass(self, now: int, progress: Progress | None) -> CompactionReport:
         state = self._state
         began = time.perf_counter()
-        with state.sync_lock:  # not in the middle of a truncation
+        with state.sync_lock:  # not during a truncation
             truncations, limit = state.page.truncations, min(state.high_watermark, state.durable_offset)
             work = cleanable(state.segments.segments, state.clean_offset, limit, state.config, now)
         if not work.segments:
@@ -138,10 +131,10 @@ class Compactor:
                 raise CorruptionError(path, 0, "the file is missing") from None
 
     def _swap(self, truncations: int, cleaned: CleanedFile, group: Sequence[Segment]) -> bool:
-        """Put a cleaned file in the place of the segments it was made of, if they are all still there.
+        """Replace segments by the cleaned file made of them, if they are all still there; returns whether.
 
-        Nor may later records, for which some were left out, have been truncated since. Trims, truncations and
-        syncs wait; appends go on, and a roll leaves the generation odd. Returns whether it was done.
+        Nothing may have been truncated since, because records may have been dropped in favour of truncated
+        ones. Trims, truncations and syncs wait; appends go on, and a roll leaves the generation odd.
         """
         state = self._state
         with state.sync_lock:
@@ -159,15 +152,15 @@ class Compactor:
             except BaseException:
                 with state.lock:
                     state.replacing = False
-                    state.put_right(state.take_up_files)  # even if the page is done: memory may not be
+                    state.put_right(state.take_up_files)  # even if the page is right, memory may not be
                 raise
         return True
 
     def _replace(self, cleaned: CleanedFile, group: Sequence[Segment]) -> None:
         """Swap a cleaned file in. The generation stays odd meanwhile, whatever appends do.
 
-        Where other processes write, too, the lock is held all the while: an odd generation without it is the
-        sign that one of them died.
+        If other processes write, too, the lock is held throughout: without it, an odd generation means that
+        one of them has died.
         """
         state = self._state
         if not state.access.alone:
@@ -194,30 +187,29 @@ class Compactor:
         return all((one.base_offset, one.inode) in there for one in group)
 
     def metrics(self) -> CompactionMetrics | None:
-        """Return what compaction did and has to do; None where there is none."""
+        """Return the counters of compaction; None if the topic is not compacted."""
         state = self._state
         if not state.config.compacts:
             return None
-        ratio = dirty_ratio(
-            state.segments.segments, state.clean_offset, state.high_watermark, state.config, now_ms()
-        )
+        segments, mark = state.segments.segments, state.high_watermark
+        ratio = dirty_ratio(segments, state.clean_offset, mark, state.config, now_ms())
         return replace(state.counters.passes, dirty_ratio=ratio)
 
     def cancel(self) -> None:
-        """End a pass that is under way, as soon as it comes by; what it has put in place stays."""
+        """End a running pass within a batch; segments that it has replaced stay replaced."""
         self._cancelled.set()
 
     def end(self) -> None:
-        """Cancel a pass that is under way, and let no other begin: the log is closing."""
+        """Cancel a running pass and allow no other: the log is closing."""
         self._ended = True
         self.cancel()
 
     def set_aside(self, error: BaseException, *, until_there_is_room: bool = False) -> None:
-        """Remember why this partition cannot be compacted; the cleaner then leaves it alone."""
+        """Note the error of a pass; the cleaner skips the partition, unless it only lacks room."""
         self.error = f"{type(error).__name__}: {error}"
         self._is_set_aside = not until_there_is_room
 
     @property
     def is_set_aside(self) -> bool:
-        """Whether the cleaner leaves it alone: the last pass failed, and not for want of room."""
+        """Whether the cleaner skips the partition: its last pass failed, and not because of a full disk."""
         return self.error is not None and self._is_set_aside

@@ -1,4 +1,4 @@
-"""Tally: what a partition did since it was opened. An append counts nothing: that is worked out later."""
+"""Counters of what a partition did since it was opened. An append counts nothing; that is derived later."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ SYNC_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 
 
 @dataclass(frozen=True, slots=True)
 class SyncMetrics:
-    """How many syncs there were, and how long they took: of each bound in seconds, how many took no longer.
-
-    What took longer than the last bound is in `count` only.
+    """The number and the total duration of syncs; `buckets` pairs a bound in seconds with the number of syncs
+    that took no longer. Syncs above the last bound are only in `count`.
     """
 
     count: int
@@ -25,10 +24,9 @@ class SyncMetrics:
 
 @dataclass(frozen=True, slots=True)
 class WriteMetrics:
-    """What was written to a partition since this process opened it; `appends` are batches.
+    """What this process has written to a partition since it opened it; `appends` counts batches.
 
-    What was trimmed went from the front, by retention or trim_before(). `producers` are those that the
-    partition remembers, for what they append again.
+    Retention and trim_before() count as trimmed. `producers` is the number of producers remembered.
     """
 
     appends: int
@@ -43,9 +41,9 @@ class WriteMetrics:
 
 @dataclass(frozen=True, slots=True)
 class CompactionMetrics:
-    """The passes of compaction since this process opened a partition, and what there is to gain.
+    """The compaction passes since this process opened a partition.
 
-    `dirty_ratio` is the part of the bytes that no pass has seen, None if that cannot be told just now.
+    `dirty_ratio` is the fraction of the bytes that no pass has read; None if it is not known right now.
     """
 
     passes: int
@@ -59,8 +57,8 @@ class CompactionMetrics:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetrics:
-    """A partition at one moment. A process that only reads it does not know `written` and `compaction`; and
-    there is no `compaction` of a partition that is not compacted.
+    """A partition at one moment. In a process that only reads it, `written` and `compaction` are None; so is
+    `compaction` if the topic is not compacted.
     """
 
     topic: str
@@ -76,16 +74,16 @@ class PartitionMetrics:
 
 
 class Counters:
-    """Counts for one partition, under its locks.
+    """The counters of one partition, guarded by its locks.
 
-    Records and bytes are told by the end of the log: it moves by appends, and moved() hears of all else that
-    moves it. A single append is one record, so that appends are the counted batches, and every record that is
-    in none of them.
+    Records and bytes follow from the end of the log: appends move it, and moved() is called for everything
+    else that does. A single append is one record, so the number of appends is that of the counted batches
+    plus that of the records outside them.
     """
 
     __slots__ = (
-        "_batched_records", "_batches", "_first_offset", "_first_position", "_passes", "_rolls",
-        "_sync_counts", "_sync_seconds", "_trimmed_bytes", "_trimmed_segments",
+        "_batched_records", "_batches", "_first_offset", "_first_position", "_rolls", "_sync_counts",
+        "_sync_seconds", "_trimmed_bytes", "_trimmed_segments", "passes",
     )  # fmt: skip
 
     def __init__(self, next_offset: int, position: int) -> None:
@@ -95,26 +93,26 @@ class Counters:
         self._trimmed_segments = self._trimmed_bytes = 0
         self._sync_counts = [0] * (len(SYNC_BOUNDS) + 1)
         self._sync_seconds = 0.0
-        self._passes = CompactionMetrics(0, 0.0, 0, 0, 0, 0, None)
+        self.passes = CompactionMetrics(0, 0.0, 0, 0, 0, 0, None)
 
     def moved(self, offsets: int, size_bytes: int) -> None:
-        """Note that the end of the log, and the place in its last segment, moved, but not by an append."""
+        """Note that the end of the log, and of its last segment, moved other than by an append."""
         self._first_offset += offsets
         self._first_position += size_bytes
 
     def rolled(self, sealed_bytes: int) -> None:
-        """Note that the next append, or the one that made the roll, is at the front of a segment."""
+        """Note a roll: the next append goes to the start of a segment."""
         self._rolls += 1
         self._first_position -= sealed_bytes
 
     def batched(self, batches: int, records: int) -> None:
-        """Note batches that are no single records."""
+        """Note batches other than single records."""
         self._batches += batches
         self._batched_records += records
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """What an append or a roll changes: where an undone one sets it back to."""
+        """What an append or a roll changes, to restore it if that is undone."""
         return self._first_offset, self._first_position, self._rolls, self._batches, self._batched_records
 
     @counts.setter
@@ -127,14 +125,14 @@ class Counters:
         self._sync_seconds += seconds
 
     def trimmed(self, segments: int, size_bytes: int) -> None:
-        """Note segments that went from the front."""
+        """Note segments that were removed from the front."""
         self._trimmed_segments += segments
         self._trimmed_bytes += size_bytes
 
     def compacted(self, report: CompactionReport) -> None:
-        """Note a pass of compaction."""
-        before = self._passes
-        self._passes = CompactionMetrics(
+        """Note a compaction pass."""
+        before = self.passes
+        self.passes = CompactionMetrics(
             before.passes + 1,
             before.seconds + report.seconds,
             before.bytes_before + report.bytes_before,
@@ -144,25 +142,17 @@ class Counters:
             None,
         )
 
-    @property
-    def passes(self) -> CompactionMetrics:
-        """The passes of compaction so far."""
-        return self._passes
-
     def written(self, next_offset: int, position: int, producers: int) -> WriteMetrics:
-        """Return what was written, with `_lock` held, by where the log ends now."""
-        records = next_offset - self._first_offset
+        """Return what was written, given where the log ends now; with `lock` held."""
+        records, counts = next_offset - self._first_offset, list(accumulate(self._sync_counts))
+        buckets = tuple(zip(SYNC_BOUNDS, counts, strict=False))
         return WriteMetrics(
             appends=self._batches + records - self._batched_records,
             records=records,
             bytes=position - self._first_position,
             rolls=self._rolls,
-            syncs=self._syncs(),
+            syncs=SyncMetrics(counts[-1], self._sync_seconds, buckets),
             segments_trimmed=self._trimmed_segments,
             bytes_trimmed=self._trimmed_bytes,
             producers=producers,
         )
-
-    def _syncs(self) -> SyncMetrics:
-        counts = list(accumulate(self._sync_counts))
-        return SyncMetrics(counts[-1], self._sync_seconds, tuple(zip(SYNC_BOUNDS, counts, strict=False)))

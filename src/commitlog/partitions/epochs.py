@@ -1,8 +1,8 @@
-"""EpochHistory: where each leader epoch of a partition begins. By it two replicas find where they differ.
+"""EpochHistory: where each leader epoch of a partition starts, so that replicas can find where they differ.
 
 The file leader-epoch-checkpoint has the history of a replicated partition. It is durable before the first
-batch of a new epoch is there, and derived all the same: each batch names its epoch, so what the file lacks,
-or all of it, is read from the batches' headers.
+batch of a new epoch is written, and yet derived: each batch names its epoch, so missing entries, or the whole
+file, are rebuilt from the headers of the batches.
 """
 
 from __future__ import annotations
@@ -36,42 +36,42 @@ class EpochStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpochHistory:
-    """Leader epochs in order; both numbers grow. An epoch without records may be missing."""
+    """Leader epochs in order; epochs and offsets strictly grow. An epoch without records may be missing."""
 
     starts: tuple[EpochStart, ...] = ()
 
     @property
     def latest(self) -> int:
-        """The last epoch, NO_EPOCH if there is none."""
+        """The latest epoch, NO_EPOCH if there is none."""
         return self.starts[-1].epoch if self.starts else NO_EPOCH
 
     def epoch_of(self, offset: int) -> int:
-        """Return the epoch of the record at `offset`, NO_EPOCH if it is before all of them."""
+        """Return the epoch of the record at `offset`, NO_EPOCH if it precedes all epochs."""
         number = bisect_right(self.starts, offset, key=lambda one: one.start_offset)
         return self.starts[number - 1].epoch if number else NO_EPOCH
 
     def end_of(self, epoch: int, next_offset: int) -> tuple[int, int]:
-        """Return the largest epoch here that is not above `epoch`, and where its records end.
+        """Return the largest epoch up to `epoch` and the offset after its records.
 
-        The last epoch ends at the log's next_offset. (NO_EPOCH, start of the first) if none is so small.
+        The last epoch ends at the log's next_offset. (NO_EPOCH, start of the first epoch) if all are larger.
         """
         number = bisect_right(self.starts, epoch, key=lambda one: one.epoch)
         end = self.starts[number].start_offset if number < len(self.starts) else next_offset
         return (self.starts[number - 1].epoch if number else NO_EPOCH), end
 
     def begun(self, epoch: int, start_offset: int) -> EpochHistory:
-        """Return the history once an epoch begins; one that had no records is taken over by it."""
+        """Return the history after `epoch` starts at `start_offset`; it replaces epochs without records."""
         if epoch <= self.latest:
             return self
         kept = tuple(one for one in self.starts if one.start_offset < start_offset)
         return EpochHistory((*kept, EpochStart(epoch, start_offset)))
 
     def truncated_from(self, offset: int) -> EpochHistory:
-        """Return the history once records at and above `offset` are gone."""
+        """Return the history after the records from `offset` on are removed."""
         return EpochHistory(tuple(one for one in self.starts if one.start_offset < offset))
 
     def trimmed_before(self, offset: int) -> EpochHistory:
-        """Return the history once records below `offset` are gone: the epoch at `offset` begins there."""
+        """Return the history after the records below `offset` are removed: its epoch then starts there."""
         later = tuple(one for one in self.starts if one.start_offset > offset)
         epoch = self.epoch_of(offset)
         return EpochHistory(later if epoch == NO_EPOCH else (EpochStart(epoch, offset), *later))
@@ -83,13 +83,13 @@ def is_there(directory: str) -> bool:
 
 
 def store(directory: str, history: EpochHistory) -> None:
-    """Write a history durably over the one that is there."""
+    """Replace the stored history durably."""
     path = os.path.join(directory, NAME)
     files.write_whole(path, to_text(history).encode(), path + TEMPORARY_SUFFIX)
 
 
 def load(directory: str) -> EpochHistory | None:
-    """Read the history; None if there is none, or if it is damaged."""
+    """Return the stored history; None if there is none or if it is damaged."""
     try:
         with open(os.path.join(directory, NAME), encoding="ascii") as file:
             return from_text(file.read())
@@ -98,14 +98,14 @@ def load(directory: str) -> EpochHistory | None:
 
 
 def to_text(history: EpochHistory) -> str:
-    """Return a version, the number of epochs, a line for each, and the crc32c of these lines."""
+    """Return the text of the file: version, number of epochs, a line for each, and the crc32c of these."""
     lines = [_VERSION, str(len(history.starts)), *(f"{epoch} {start}" for epoch, start in history.starts)]
     body = "".join(line + "\n" for line in lines)
     return f"{body}{crc32c(body.encode()):08x}\n"
 
 
 def from_text(text: str) -> EpochHistory | None:
-    """Return what to_text() was given; None if this is something else."""
+    """Return the history that to_text() encoded; None if this is not its output."""
     try:
         pairs = [line.split() for line in text.splitlines()[2:-1]]
         history = EpochHistory(tuple(EpochStart(int(epoch), int(start)) for epoch, start in pairs))
@@ -119,10 +119,10 @@ def from_text(text: str) -> EpochHistory | None:
 
 
 def recovered(directory: str, segments: Sequence[Segment], start: int, end: int) -> EpochHistory:
-    """Return the history of a log [start, end) that was just opened, or becomes replicated now.
+    """Return the history of a log [start, end) that was just opened or becomes replicated now.
 
-    Entries for records that are gone are left out. It is believed if it is right about the last
-    sound batch: epochs only grow.
+    Entries for removed records are dropped. The file is trusted if it is right about the last sound batch,
+    because epochs only grow.
     """
     stored = load(directory)
     starts = stored.starts if stored is not None else ()
@@ -142,7 +142,7 @@ def recovered(directory: str, segments: Sequence[Segment], start: int, end: int)
 def of_batches(
     segments: Sequence[Segment], start: int, end: int, known: EpochHistory | None = None
 ) -> EpochHistory:
-    """Return the history that the sound batches in [start, end) tell, after what is known."""
+    """Return the history from the sound batches in [start, end), continuing what is known."""
     history = EpochHistory() if known is None else known
     for header in headers_between(segments, start, end, sound=True):
         if header.leader_epoch > history.latest:
@@ -151,7 +151,7 @@ def of_batches(
 
 
 def _last_sound(segments: Sequence[Segment]) -> BatchHeader | None:
-    """Return the header of the last batch whose checksum matches."""
+    """Return the header of the last batch with a correct checksum."""
     for segment in reversed(segments):
         for position in (segment.start_for(FAR), 0) if segment.size_bytes else ():
             last = deque(segment.sound_headers(position), maxlen=1)

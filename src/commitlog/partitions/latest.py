@@ -1,4 +1,4 @@
-"""The compacted view: the current value of every key, whether or not a pass of compaction has been by."""
+"""Latest: the current value of every key, whether or not compaction has run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Latest(Mapping[bytes, bytes]):
-    """The value that each key had at `next_offsets`, one for each partition: read on from there to follow.
+    """A mapping of each key to its value at `next_offsets`, one per partition; read on from there to follow.
 
-    A key whose latest value is None was deleted and is not in it. Records without a key are not looked at.
+    A key whose latest value is None was deleted and is not in it. Records without a key are ignored.
     """
 
     def __init__(self, values: Mapping[bytes, bytes], next_offsets: tuple[int, ...]) -> None:
@@ -42,7 +42,7 @@ class Latest(Mapping[bytes, bytes]):
 
     @property
     def next_offset(self) -> int:
-        """Where to read on, in the view of a single partition."""
+        """Where to read on, for a single partition."""
         (offset,) = self.next_offsets
         return offset
 
@@ -54,21 +54,21 @@ class Latest(Mapping[bytes, bytes]):
 
 
 class LatestBuilder:
-    """Takes batches in order, and keeps the last value of each key."""
+    """Takes batches in order and keeps the last value of each key."""
 
     def __init__(self) -> None:
         self._values: dict[bytes | None, bytes | None] = {}
         self._deleted = False
 
     def add(self, batches: Iterable[RecordBatch]) -> None:
-        """Take these batches."""
+        """Add batches."""
         for batch in batches:
-            # measured: 125 ns a record whose key is known, 200 for a new one
+            # measured: 125 ns for a record with a known key, 200 with a new one
             self._values.update(zip(batch.keys(), batch.values(), strict=True))
             self._deleted |= batch.body.values.nulls != NO_NULLS
 
     def finish(self) -> dict[bytes, bytes]:
-        """Return the values of the keys that have one."""
+        """Return the values of all keys that were not deleted."""
         values = self._values
         values.pop(None, None)
         if self._deleted:

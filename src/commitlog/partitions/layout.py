@@ -1,6 +1,6 @@
-"""Layout: the segments of a partition at one moment, and how offsets map to bytes, by metadata alone.
+"""Layout: the segments of a partition at one moment, and how offsets map to bytes, from metadata alone.
 
-A partition's bytes are counted as if its segments were one file.
+Bytes are counted as if the segments were one file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from commitlog.segment import Segment
 
 
 class Layout(NamedTuple):
-    """The segments of a partition at one moment; `generation` tells whether they changed since."""
+    """The segments of a partition at one moment; another `generation` means that they have changed."""
 
     segments: tuple[Segment, ...]
     bases: tuple[int, ...]
@@ -23,11 +23,11 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, segments: Sequence[Segment], generation: int) -> Self:
-        """Make a layout of segments in order."""
+        """Return a layout of segments, which must be in order."""
         return cls(tuple(segments), tuple(segment.base_offset for segment in segments), generation)
 
     def find(self, offset: int) -> int:
-        """Return the number of the segment that holds `offset`."""
+        """Return the index of the segment that holds `offset`."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
 
@@ -38,14 +38,14 @@ def batch_start(segments: Sequence[Segment], offset: int) -> int:
 
 
 def bytes_between(segments: Sequence[Segment], start: int, end: int) -> int:
-    """Return the size of the stored batches from the one that holds `start` to the one that holds `end`."""
+    """Return the bytes from the batch that holds `start` up to the batch that holds `end`."""
     return max(_place(segments, end) - _place(segments, start), 0)
 
 
 def offset_after_bytes(segments: Sequence[Segment], start: int, end: int, max_bytes: int) -> int:
-    """Return where to stop on the way from `start` to `end` for stored batches of up to `max_bytes`.
+    """Return the end of the stored batches from `start` on that fit into `max_bytes`, `end` at most.
 
-    That is at least one of them, so that a caller that reads bit by bit makes progress.
+    It covers at least one batch, so that a caller that reads in steps makes progress.
     """
     sums = [0, *accumulate(segment.size_bytes for segment in segments)]
     target = _place(segments, start) + max_bytes
@@ -67,7 +67,7 @@ def offset_after_bytes(segments: Sequence[Segment], start: int, end: int, max_by
 def headers_between(
     segments: Sequence[Segment], start: int, end: int, *, sound: bool = False
 ) -> Iterator[BatchHeader]:
-    """Iterate over the headers of the batches in [start, end); with `sound`, leave out damaged ones."""
+    """Iterate over the headers of the batches in [start, end); with `sound`, skip damaged ones."""
     ends = [*(one.base_offset for one in segments[1:]), end]
     for segment, after in zip(segments, ends, strict=True):
         if after <= start or segment.base_offset >= end or segment.size_bytes == 0:

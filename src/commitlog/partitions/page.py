@@ -1,11 +1,11 @@
 """The state page: what a partition's writer tells readers in other processes, and its own next run.
 
-The first words are live: each is one aligned 64-bit word, so a reader never sees half a value, and a word
-that depends on others is stored last. They are only believed while the writer lives.
+The first words are live. Each is an aligned 64-bit word, so a reader never sees half a value; a word that
+depends on others is stored last. They are valid only while the writer lives.
 
-What outlives the writer is a checkpoint, with a checksum, in one of two slots that are written in turn: one
-that a power cut tore or a bit that rotted costs only the newer of the two. The page is derived, like the
-indexes: if it is lost, it is made again from the .log files.
+Checkpoints outlive the writer. They have a checksum and are written to two slots in turn, so that a power cut
+or a rotten bit costs at most the newer one. The page is derived, like the indexes: if it is lost, it is
+rebuilt from the .log files.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ NOT_REPLICATED = -1
 
 _MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _BASE, _CLEAN = range(9)
 _PRODUCERS, _TRUNCATIONS, _HELD, _HELD_NEXT, _GONE = 9, 10, 11, 12, 13
-_SLOTS = (512, 1024)  # in sectors of their own
+_SLOTS = (512, 1024)  # each in its own sector
 _SLOT = Struct("<8q")  # sequence, and the fields of a checkpoint
 _MARK_SLOTS = (1536, 2048)
 _MARK = Struct("<2q")  # sequence, high_watermark
 _CHECKSUM = Struct("<Q")
-_NEVER = 1 << 62  # no sequence comes so far: a bit has rotted
+_NEVER = 1 << 62  # no sequence gets this far: a bit has rotted
 
 
 class Checkpoint(NamedTuple):
-    """Where a partition stood. After a crash, base_offset, end_position and next_offset are of no use."""
+    """The state of a partition. After a crash, base_offset, end_position and next_offset do not count."""
 
     start_offset: int
     durable_offset: int
@@ -50,6 +50,16 @@ class Checkpoint(NamedTuple):
     next_offset: int
     clean_offset: int
     has_producers: int
+
+
+class _Word:
+    """A live word of the page, to be read as an attribute."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __get__(self, page: StatePage, _: type[StatePage]) -> int:
+        return page._words[self._number]
 
 
 class StatePage:
@@ -63,19 +73,19 @@ class StatePage:
         self._writable = writable
         self.inode = inode
         self._owner: tuple[weakref.ref[Restable], OpenFiles] | None = None
-        self._words = memoryview(view)[:SIZE_BYTES].cast("q")  # somebody may have made the file longer
+        self._words = memoryview(view)[:SIZE_BYTES].cast("q")  # the file may be longer
         self._sequence = max((sequence for sequence, _ in self._checkpoints()), default=0)
         self._mark_sequence = max(self._kept_marks(), default=(0, 0))[0]
 
     @classmethod
     def create(cls, directory: str) -> Self:
-        """Open for writing; a new page is all zeros and not valid before publish_layout()."""
+        """Open the page for writing; a new one is all zeros, and not valid before publish_layout()."""
         view = files.map_writable(os.path.join(directory, NAME), SIZE_BYTES)
         return cls(directory, view, cls.inode_in(directory), True)
 
     @classmethod
     def open(cls, directory: str) -> Self | None:
-        """Open for reading; None if there is no page of ours."""
+        """Open the page for reading; None if there is no valid one."""
         try:
             inode = cls.inode_in(directory)
             view = files.map_file(os.path.join(directory, NAME), inode)
@@ -87,12 +97,9 @@ class StatePage:
         return page if page.valid else None
 
     def rest(self) -> None:
-        """Let the map go for a while: the file keeps what was stored, and the next look maps it again.
-
-        A thread that is just reading keeps the map until it is done.
-        """
+        """Unmap the page until its next use. A thread that is reading keeps the map until it is done."""
         for name in ("_words", "_map"):
-            with contextlib.suppress(AttributeError):  # it rests already
+            with contextlib.suppress(AttributeError):  # it is already unmapped
                 delattr(self, name)
 
     def __getattr__(self, name: str) -> Any:
@@ -102,10 +109,10 @@ class StatePage:
         try:
             again = files.map_again if self._writable else files.map_file
             view = again(self._path, self.inode)
-        except (FileNotFoundError, ValueError):  # of a file that is empty
+        except (FileNotFoundError, ValueError):  # ValueError: the file is empty
             view = None
         if view is None or len(view) < SIZE_BYTES:
-            problem: CommitLogError = CorruptionError(self._path, 0, "the state page is not there any more")
+            problem: CommitLogError = CorruptionError(self._path, 0, "the state page is gone")
             raise problem if owner is None else owner.lost(problem)
         if owner is not None:
             owner.mapped_again()
@@ -116,12 +123,12 @@ class StatePage:
         return getattr(self, name)
 
     def belongs_to(self, owner: Restable, cache: OpenFiles) -> None:
-        """Let `cache` know that `owner` has files open whenever the page is mapped again."""
+        """Report `owner` to `cache` as having files open whenever the page is mapped again."""
         self._owner = weakref.ref(owner), cache
 
     @staticmethod
     def inode_in(directory: str) -> int | None:
-        """Return which file the page in a directory is, None if there is none."""
+        """Return the inode of the page in a directory, None if there is none."""
         try:
             return os.stat(os.path.join(directory, NAME)).st_ino
         except FileNotFoundError:
@@ -129,14 +136,14 @@ class StatePage:
 
     @property
     def valid(self) -> bool:
-        """Whether this is a page of ours."""
+        """Whether this is a state page."""
         return self._words[_MAGIC] == MAGIC
 
     # --- the checkpoint
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint whose checksum is right, None if there is none."""
+        """The newest checkpoint with a correct checksum, None if there is none."""
         return max(self._checkpoints(), default=(0, None))[1]
 
     def _checkpoints(self) -> list[tuple[int, Checkpoint]]:
@@ -145,7 +152,7 @@ class StatePage:
 
     @property
     def kept_high_watermark(self) -> int | None:
-        """The high watermark that was published last, None if none ever was: there are no replicas."""
+        """The last high watermark published, None if there never was one: the partition has no replicas."""
         kept = max(self._kept_marks(), default=None)
         return None if kept is None else kept[1]
 
@@ -159,9 +166,9 @@ class StatePage:
         return shape.unpack_from(raw) if true else None
 
     def keep(self) -> None:
-        """Write where the partition stands over the older checkpoint."""
+        """Overwrite the older checkpoint with the present state."""
         words = self._words
-        others = [sequence for sequence, _ in self._checkpoints()]  # another process may have kept one since
+        others = [sequence for sequence, _ in self._checkpoints()]  # another process may have written one
         self._sequence = max([self._sequence, *others]) + 1
         slot = _SLOTS[self._sequence % 2]
         raw = _SLOT.pack(
@@ -171,14 +178,14 @@ class StatePage:
         self._map[slot : slot + _SLOT.size + _CHECKSUM.size] = raw + _CHECKSUM.pack(_checksum(raw))
 
     def _keep_mark(self) -> None:
-        """Write the high watermark over the older one that is kept."""
+        """Overwrite the older stored high watermark with the present one."""
         self._mark_sequence += 1
         slot = _MARK_SLOTS[self._mark_sequence % 2]
         raw = _MARK.pack(self._mark_sequence, self._words[_HIGH_WATERMARK])
         self._map[slot : slot + _MARK.size + _CHECKSUM.size] = raw + _CHECKSUM.pack(_checksum(raw))
 
     def sync(self) -> None:
-        """Make the page durable, in both slots: whichever is lost, what was told here stands in the other."""
+        """Make the page durable, with the present state in both slots, so that either may be lost."""
         self.keep()
         self.keep()
         if self._mark_sequence:  # publish_high_watermark() has written the other slot
@@ -186,13 +193,13 @@ class StatePage:
         files.sync_map(self._map)
 
     def close(self) -> None:
-        """Let the map go, at once."""
-        # AttributeError: it rests; BufferError: two threads have mapped it at the same time
+        """Unmap the page at once."""
+        # AttributeError: it is not mapped; BufferError: two threads have mapped it at the same time
         with contextlib.suppress(AttributeError, BufferError):
             object.__getattribute__(self, "_words").release()
             object.__getattribute__(self, "_map").close()
 
-    # --- telling
+    # --- publishing
 
     def begin_change(self) -> None:
         """Tell readers that segments are about to change: the generation is odd until end_change()."""
@@ -200,24 +207,24 @@ class StatePage:
             self._words[_GENERATION] += 1
 
     def end_change(self) -> None:
-        """Let readers look at the segments again."""
+        """Tell readers that the segments have changed, or not: the generation is even again."""
         self.begin_change()
         self._words[_GENERATION] += 1
 
     def publish_layout(
         self, base_offset: int, end_position: int, next_offset: int, high_watermark: int = NOT_REPLICATED
     ) -> None:
-        """Tell readers which segment is active and how far it goes. Between begin_ and end_change()."""
+        """Tell readers which segment is active and where it ends. Between begin_change() and end_change()."""
         words = self._words
         words[_BASE], words[_END_POSITION] = base_offset, end_position
         words[_HIGH_WATERMARK] = high_watermark
         words[_NEXT] = next_offset
         words[_MAGIC] = MAGIC
-        if words[_HELD]:  # what a writer that dies from here on leaves, it leaves in this segment
+        if words[_HELD]:  # if the writer dies from here on, its leftovers are in this segment
             self.hold()
 
     def publish_start(self, start_offset: int) -> None:
-        """Tell readers that nothing below `start_offset` may be read; sync() before anything is removed."""
+        """Tell readers to read nothing below `start_offset`; call sync() before removing anything."""
         self._words[_START] = start_offset
 
     def publish_append(self, next_offset: int, end_position: int) -> None:
@@ -227,11 +234,11 @@ class StatePage:
         words[_NEXT] = next_offset
 
     def publish_high_watermark(self, high_watermark: int) -> None:
-        """Tell readers how far to read; it survives a kill, and after sync() a power cut."""
+        """Tell readers how far to read. This survives a kill, and after sync() a power cut."""
         self._words[_HIGH_WATERMARK] = high_watermark
         self._keep_mark()
 
-    # for who does the same without a call: words[END_POSITION] first, then words[NEXT]
+    # for callers that do what publish_append() does without a call: words[END_POSITION], then words[NEXT]
     END_POSITION, NEXT = _END_POSITION, _NEXT
 
     @property
@@ -240,16 +247,16 @@ class StatePage:
         return self._words
 
     def publish_durable(self, durable_offset: int) -> None:
-        """Remember the recovery point. Only ever after a sync has returned."""
+        """Store the recovery point. Only ever after a sync has returned."""
         self._words[_DURABLE] = durable_offset
         self.keep()
 
     def publish_clean(self, clean_offset: int) -> None:
-        """Tell up to where compaction came; keep() remembers it."""
+        """Set the clean offset; keep() stores it."""
         self._words[_CLEAN] = clean_offset
 
     def publish_producers(self) -> None:
-        """Tell that batches name their producer: they are looked at for it only then. keep() remembers it."""
+        """Note that batches name their producers; without this, nobody looks for them. keep() stores it."""
         self._words[_PRODUCERS] = 1
 
     @property
@@ -260,13 +267,13 @@ class StatePage:
     # --- several writers
 
     def hold(self) -> None:
-        """Note where things stand as a writer starts; one that dies before let_go() leaves the note."""
+        """Note the end of the log as a writer starts; the note stays if it dies before let_go()."""
         words = self._words
         words[_HELD_NEXT] = words[_NEXT]
         words[_HELD] = words[_END_POSITION] + 1
 
     def let_go(self) -> None:
-        """Note that everything the writer changed is whole."""
+        """Remove the note of hold(): the writer's changes are complete."""
         self._words[_HELD] = 0
 
     @property
@@ -276,12 +283,12 @@ class StatePage:
 
     @property
     def left_by_the_dead(self) -> tuple[int, int] | None:
-        """end_position and next_offset when a writer started that did not come to its end."""
+        """end_position and next_offset as a writer that died found them; None if none did."""
         words = self._words
         return (words[_HELD] - 1, words[_HELD_NEXT]) if words[_HELD] else None
 
     def publish_gone(self) -> None:
-        """Tell other writers that the topic was deleted."""
+        """Tell other writers that the topic is deleted."""
         self._words[_GONE] = 1
 
     @property
@@ -290,64 +297,33 @@ class StatePage:
         return bool(self._words[_GONE])
 
     def count_truncation(self) -> None:
-        """Tell readers that records are being removed from the back, and again once they are gone."""
+        """Tell readers that a truncation starts; call it again when it ends."""
         self._words[_TRUNCATIONS] += 1
 
-    # --- reading what was told
+    # --- reading what was published
 
-    @property
-    def generation(self) -> int:
-        """Grows whenever segments come, go or are replaced."""
-        return self._words[_GENERATION]
-
-    @property
-    def truncations(self) -> int:
-        """Grows whenever a truncation begins or ends."""
-        return self._words[_TRUNCATIONS]
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that may be read."""
-        return self._words[_START]
-
-    @property
-    def next_offset(self) -> int:
-        """The offset the next append gets."""
-        return self._words[_NEXT]
-
-    @property
-    def durable_offset(self) -> int:
-        """Everything below it survives power loss."""
-        return self._words[_DURABLE]
-
-    @property
-    def base_offset(self) -> int:
-        """The base_offset of the active segment."""
-        return self._words[_BASE]
-
-    @property
-    def clean_offset(self) -> int:
-        """Up to where compaction came."""
-        return self._words[_CLEAN]
-
-    @property
-    def end_position(self) -> int:
-        """Where the active segment ends."""
-        return self._words[_END_POSITION]
+    generation = _Word(_GENERATION)  # grows when segments are added, removed or replaced; odd meanwhile
+    truncations = _Word(_TRUNCATIONS)  # grows when a truncation starts and when it ends
+    start_offset = _Word(_START)  # the first offset that may be read
+    next_offset = _Word(_NEXT)  # the offset of the next append
+    durable_offset = _Word(_DURABLE)  # everything below it survives power loss
+    base_offset = _Word(_BASE)  # of the active segment
+    clean_offset = _Word(_CLEAN)  # everything below it is compacted
+    end_position = _Word(_END_POSITION)  # where the active segment ends
 
     @property
     def high_watermark(self) -> int:
-        """Readers stop here; the next_offset of a partition that is not replicated."""
+        """Readers stop here; next_offset if the partition is not replicated."""
         mark = self._words[_HIGH_WATERMARK]
         return self._words[_NEXT] if mark == NOT_REPLICATED else mark
 
 
 def _can_be(sequence: int, *kept: int) -> bool:
-    """Say whether a partition can have stood where a checkpoint says; a right checksum may be forged."""
+    """Say whether the values of a checkpoint are possible; a correct checksum may be forged."""
     start, durable, base, end_position, next_offset, clean, _ = kept
     in_order = 0 <= start <= next_offset and 0 <= durable <= next_offset and 0 <= base <= next_offset
     return 0 <= sequence < _NEVER and in_order and end_position >= 0 and clean >= 0
 
 
 def _checksum(raw: bytes) -> int:
-    return crc32c(raw) | 1 << 32  # a slot of zeros is none
+    return crc32c(raw) | 1 << 32  # so that a slot of zeros is not valid

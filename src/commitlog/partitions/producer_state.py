@@ -1,9 +1,9 @@
-"""What a partition remembers of those who write to it, so that a batch that is sent again is not there twice.
+"""What a partition remembers about its producers, so that a batch that is sent again is not appended again.
 
-A producer numbers its records, partition by partition, from 0: the sequence. Of each producer the last
-batches are kept, as Kafka does it. Of all that was staged elsewhere and published here it is the last batch:
-publications come one after another. All of it is derived: the numbers stand in the batches' headers, and a
-`.snapshot` beside a segment only saves reading the headers before it.
+A producer numbers its records in each partition from 0: the sequence. As in Kafka, the last batches of each
+producer are remembered. Of all publications only the last batch is, because they come one after another. All
+of this is derived: the numbers are in the headers of the batches, and a `.snapshot` beside a segment only
+saves reading the headers before it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from commitlog.segment import Segment
 
 SUFFIX = ".snapshot"
 KEPT_BATCHES = 5
-SILENT_MS = 24 * 60 * 60 * 1000  # who has sent nothing for so long is forgotten; Kafka's default
-SEQUENCES = 1 << 31  # then they start over
+SILENT_MS = 24 * 60 * 60 * 1000  # a producer silent for this long is forgotten; Kafka's default
+SEQUENCES = 1 << 31  # after that many, sequences start again at 0
 _MAGIC = b"CLPROD1\0"
 _PRODUCER, _BATCH, _CHECKSUM = Struct("<qhBxxxxx"), Struct("<iiqq"), Struct("<I")
 
 
 class SentBatch(NamedTuple):
-    """A batch of a producer: its sequence, first and last, where it lies, and when it was seen here."""
+    """A batch of a producer: its first and last sequence, its offset, and when it was seen here."""
 
     base_sequence: int
     last_sequence: int
@@ -40,7 +40,7 @@ class SentBatch(NamedTuple):
 
 
 class Published(NamedTuple):
-    """How far a staged file was published: the sequence that comes next, and where the last batch lies."""
+    """How far a staged file was published: the next sequence, and the offset of its last batch."""
 
     file_id: int
     next_sequence: int
@@ -75,14 +75,14 @@ class Producers:
         return len(self._known) + (self.published is not None)
 
     def find(self, producer: tuple[int, int, int], count: int, name: str) -> int | None:
-        """Return the base_offset of a batch that is here already; None for one that is to be appended.
+        """Return the base_offset of a batch that is already here; None if it must be appended.
 
-        `producer` is its producer_id, producer_epoch and base_sequence. OutOfOrderSequenceError if batches
-        are missing before it, ProducerFencedError if a later epoch of its producer has been seen.
+        `producer` is its producer_id, producer_epoch and base_sequence. OutOfOrderSequenceError if earlier
+        batches are missing, ProducerFencedError if its producer has a later epoch here.
         """
         producer_id, epoch, sequence = producer
         known = self._known.get(producer_id)
-        if known is None:  # new, or forgotten: whatever it starts with
+        if known is None:  # new or forgotten: it may start with any sequence
             return None
         if epoch < known.epoch:
             raise ProducerFencedError(name, producer_id, epoch, known.epoch)
@@ -97,7 +97,7 @@ class Producers:
         return None
 
     def note(self, producer: tuple[int, int, int], span: int, base_offset: int, timestamp: int) -> None:
-        """Remember a batch that was appended."""
+        """Note a batch that was appended."""
         producer_id, epoch, sequence = producer
         if epoch == PUBLISHED:
             self.published = Published(producer_id, sequence + span, base_offset)
@@ -110,7 +110,7 @@ class Producers:
         self._known[producer_id] = known  # last: Ctrl-C must not leave one without batches
 
     def read(self, segments: Sequence[Segment], end: int, now_ms: int) -> None:
-        """Take note of the batches in [next_offset, end); one that is damaged is not believed."""
+        """Note the batches in [next_offset, end), except for damaged ones."""
         for header in headers_between(segments, self.next_offset, end, sound=True):
             if header.producer_id != -1:
                 span = header.next_offset - header.base_offset
@@ -118,15 +118,15 @@ class Producers:
         self.next_offset = end
 
     def forget_before(self, timestamp: int) -> None:
-        """Forget the producers that have sent nothing since."""
+        """Forget the producers that have sent nothing since `timestamp`."""
         self._known = {key: one for key, one in self._known.items() if one.timestamp >= timestamp}
 
     # --- snapshots
 
     def save(self, directory: str) -> None:
-        """Write a snapshot. Not synced: one that is torn is not believed.
+        """Write a snapshot, unsynced: a torn one is ignored.
 
-        One that is there and whole stays as it is: it says the same, and may have been synced.
+        A whole one that is already there stays: it has the same contents and may have been synced.
         """
         path = snapshot_path(directory, self.next_offset)
         if Producers.load(path) is None:
@@ -144,7 +144,7 @@ class Producers:
 
     @classmethod
     def load(cls, path: str) -> Producers | None:
-        """Read a snapshot; None if it is missing, or not whole."""
+        """Read a snapshot; None if it is missing or not whole."""
         try:
             with open(path, "rb") as file:
                 raw = file.read()
@@ -169,14 +169,11 @@ class Producers:
             again = epoch != PUBLISHED and producer_id in self._known  # a staged file may have any number
             if again or not 1 <= count <= KEPT_BATCHES:
                 raise ValueError(f"{count} batches of producer {producer_id}")
-            batches = [
-                SentBatch(*_BATCH.unpack_from(body, place + number * _BATCH.size)) for number in range(count)
-            ]
-            place += count * _BATCH.size
+            starts = range(place, place + count * _BATCH.size, _BATCH.size)
+            batches = [SentBatch(*_BATCH.unpack_from(body, start)) for start in starts]
+            place, last = starts.stop, batches[-1]
             if epoch == PUBLISHED:
-                self.published = Published(
-                    producer_id, batches[-1].last_sequence + 1, batches[-1].base_offset
-                )
+                self.published = Published(producer_id, last.last_sequence + 1, last.base_offset)
             else:
                 self._known[producer_id] = _Producer(epoch)
                 self._known[producer_id].batches = batches
@@ -187,28 +184,25 @@ def _seal(offset: int, body: bytes) -> bytes:
 
 
 def snapshot_path(directory: str, offset: int) -> str:
-    """Return where the snapshot of what lies below `offset` is."""
+    """Return the path of the snapshot for the batches below `offset`."""
     return os.path.join(directory, f"{offset:020d}{SUFFIX}")
 
 
 def offset_of(path: str) -> int:
-    """Return the offset that a snapshot is named by."""
+    """Return the offset in the name of a snapshot."""
     return int(os.path.basename(path).removesuffix(SUFFIX))
 
 
 def snapshots(directory: str) -> list[str]:
-    """Return the snapshots of a partition, the oldest first."""
+    """Return the paths of a partition's snapshots, oldest first."""
     names = [name for name in os.listdir(directory) if name.endswith(SUFFIX)]
     return [os.path.join(directory, name) for name in sorted(names)]
 
 
 def sync_snapshots(directory: str) -> None:
     """Make the newest snapshot durable."""
-    fd = os.open(snapshots(directory)[-1], os.O_RDONLY)
-    try:
+    with files.Descriptor(os.open(snapshots(directory)[-1], os.O_RDONLY)) as fd:
         files.sync_data(fd)
-    finally:
-        os.close(fd)
     files.sync_directory(directory)
 
 
@@ -219,9 +213,9 @@ def remove_snapshots(paths: Iterable[str]) -> None:
 
 
 def restored(directory: str, segments: Sequence[Segment], next_offset: int, now_ms: int) -> Producers:
-    """Return the producers of a partition, from its newest snapshot that is whole and what follows it.
+    """Return the producers of a partition, from its newest whole snapshot and the batches after it.
 
-    Snapshots above next_offset are of records that are gone: they go, too.
+    Snapshots above next_offset belong to records that are gone, and are removed.
     """
     found: Producers | None = None
     for path in reversed(snapshots(directory)):

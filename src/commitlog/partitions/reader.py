@@ -1,4 +1,4 @@
-"""LogReader: reads a partition, by the same code in its writer, in other processes and on other machines."""
+"""LogReader: reads a partition, by the same code in its writer, other processes and other machines."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class LogReader:
-    """What can be read from a partition, wherever it is. Ranges are half-open and end at the high watermark.
+    """Reads a partition, wherever it is. Ranges are half-open and end at the high watermark.
 
-    A range is fixed when a method is called; records appended later are not in it. wait_for() waits for more.
+    A range is fixed when the method is called; it does not include later records. wait_for() waits for those.
     """
 
     def __init__(self, name: str, source: Source) -> None:
         self.name = name
         self._source = source
 
-    # --- where it stands
+    # --- offsets
 
     @property
     def start_offset(self) -> int:
@@ -44,7 +44,7 @@ class LogReader:
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next append gets."""
+        """The offset of the next append."""
         return self._source.next_offset
 
     @property
@@ -54,40 +54,40 @@ class LogReader:
 
     @property
     def high_watermark(self) -> int:
-        """Readers stop here; next_offset where there are no replicas."""
+        """Readers stop here; next_offset if there are no replicas."""
         return self._source.high_watermark
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
-        """Wait until `offset` can be read; False if it cannot after `timeout` seconds, or when closed."""
+        """Wait until `offset` can be read; False after `timeout` seconds, or when closed."""
         return self._source.wait_for(offset, timeout)
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, as it is when its topic is deleted."""
+        """Whether the partition is closed, for instance because its topic was deleted."""
         return self._source.closed
 
     def watch(self, signal: Signal) -> bool:
-        """Set `signal` at each append, until unwatch(); False where an append can only be looked for."""
+        """Set `signal` at each append, until unwatch(); False if appends can only be polled for."""
         return self._source.watch(signal)
 
     def unwatch(self, signal: Signal) -> None:
-        """Leave `signal` alone."""
+        """Stop setting `signal`."""
         self._source.unwatch(signal)
 
     # --- reading
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The segments in order; the last one is active."""
+        """The segments in order; the last is the active one."""
         return self._source.layout().segments
 
     @property
     def size_bytes(self) -> int:
-        """The size of all segments."""
+        """The total size of the segments."""
         return sum(segment.size_bytes for segment in self.segments)
 
     def metrics(self) -> PartitionMetrics:
-        """Return where the partition stands, in plain numbers."""
+        """Return the partition's offsets and sizes."""
         self._source.check_open()
         topic, _, number = self.name.rpartition("-")
         sizes = [segment.size_bytes for segment in self.segments]
@@ -114,27 +114,27 @@ class LogReader:
     def consumer_records(
         self, name: TopicPartition, start: int | None = None, end: int | None = None
     ) -> Iterator[ConsumerRecord]:
-        """Iterate over the records of [start, end) as a consumer gets them, from the partition `name`."""
+        """Iterate over the records in [start, end) as a consumer gets them from the partition `name`."""
         low, high = self._source.bounds(start, end)
         return chain.from_iterable(self._source.pieces(low, high, partial(Segment.record_runs, name=name)))
 
     def batches(
         self, start: int | None = None, end: int | None = None, max_bytes: int | None = None
     ) -> Iterator[RecordBatch]:
-        """Iterate over batches cut to [start, end); stop after max_bytes, but not before the first."""
+        """Iterate over batches, cut to [start, end); stop after max_bytes, but not before the first batch."""
         low, high = self._source.bounds(start, end)
         found = filter(len, self._source.pieces(low, high, _batches_in))
         return found if max_bytes is None else _up_to(found, max_bytes)
 
     def combined_batches(self, start: int | None = None, end: int | None = None) -> Iterator[RecordBatch]:
-        """Iterate over batches cut to [start, end); runs of single records are put together in memory."""
+        """Iterate over batches, cut to [start, end); runs of single records are combined in memory."""
         low, high = self._source.bounds(start, end)
         return filter(len, self._source.pieces(low, high, _combined_in))
 
     def to_arrow(
         self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return [start, end) as an Arrow table over the mapped files; small batches are put together."""
+        """Return [start, end) as an Arrow table over the mapped files; small batches are combined."""
         from commitlog.batches import arrow
 
         return arrow.table(self.batches(start, end), columns)
@@ -155,9 +155,9 @@ class LogReader:
         return next(self.records(offset, offset + 1), None)
 
     def latest(self) -> Latest:
-        """Return the current value of every key, over what compaction has cleaned and what it has not.
+        """Return the current value of every key, whether or not compaction has run.
 
-        It is made in memory, by reading everything once: what an application needs to restore its state.
+        For an application that restores its state. It reads everything once and builds the result in memory.
         """
         while True:
             try:
@@ -168,7 +168,7 @@ class LogReader:
     def _latest(self) -> Latest:
         builder, start = LatestBuilder(), self.start_offset
         while True:
-            # a pass may remove a record before it is read, for a later one that lies above `end`
+            # a pass may remove a record before it is read, because of a later one above `end`
             truncations, changes, end = self._source.truncations, self._source.changes, self.high_watermark
             builder.add(self._source.pieces(start, end, _combined_in))
             if self._source.changes == changes:
@@ -178,7 +178,7 @@ class LogReader:
                 builder, start = LatestBuilder(), self.start_offset
 
     def offset_for_timestamp(self, timestamp: int) -> int | None:
-        """Return the first offset whose record is as late as `timestamp`; None if there is none."""
+        """Return the first offset whose record is not earlier than `timestamp`; None if there is none."""
         return self._source.ask(lambda layout: self._first_as_late(layout.segments, timestamp))
 
     def _first_as_late(self, segments: Sequence[Segment], timestamp: int) -> int | None:
@@ -196,24 +196,24 @@ class LogReader:
         return None
 
     def batch_start(self, offset: int) -> int:
-        """Return the first offset of the stored batch that holds `offset`: a good place to cut a range."""
+        """Return the first offset of the stored batch that holds `offset`, a good place to cut a range."""
         return self._source.ask(lambda layout: batch_start(layout.segments, offset))
 
     def bytes_between(self, start: int, end: int) -> int:
-        """Return the size on disk of [start, end), as far as that is whole stored batches; none is read."""
+        """Return the size on disk of [start, end), rounded to whole stored batches; no record is read."""
         return self._source.ask(lambda layout: bytes_between(layout.segments, start, end))
 
     def offset_after_bytes(self, start: int, max_bytes: int) -> int:
-        """Return the end of the stored batches from `start` on that fit in `max_bytes`: of one at least."""
+        """Return the end of the stored batches from `start` on that fit into `max_bytes`, at least one."""
         end = self.high_watermark
         return self._source.ask(lambda layout: offset_after_bytes(layout.segments, start, end, max_bytes))
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Read everything and list what is damaged; `progress` is called with bytes done and bytes in all."""
+        """Check everything and list the damage; `progress` is called with the bytes done and the total."""
         return self.verify_part(0, None, progress).report
 
     def verify_part(self, start: int, end: int | None, progress: Progress | None = None) -> VerifiedPart:
-        """Verify the segments whose base_offset is in [start, end), so that others can verify the rest."""
+        """Verify only the segments whose base_offset is in [start, end), so that work can be divided."""
 
         def verified(layout: Layout) -> tuple[Layout, VerifiedPart]:
             low = bisect_left(layout.bases, start)
@@ -224,13 +224,13 @@ class LogReader:
 
         while True:
             layout, found = self._source.ask(verified)
-            # what looks like damage may be a segment that was just removed
+            # apparent damage may be a segment that was just removed
             if found.report.ok or not self._source.changed_since(layout):
                 return found
 
 
 def _may_be_as_late(segment: Segment, timestamp: int) -> bool:
-    """Say whether a segment may hold a record as late as `timestamp`; a damaged one may: reading it tells."""
+    """Say whether a segment may hold a record as late as `timestamp`; a damaged one may."""
     try:
         return segment.active or segment.max_timestamp >= timestamp
     except CorruptionError:

@@ -1,8 +1,7 @@
-"""What happens to a partition's files between two runs of its writer.
+"""Recovery: brings a partition's files into order when a writer opens it.
 
-After a clean shutdown nothing is read. After anything else, everything from the recovery point (the
-durable_offset) on is checked: what an unfinished append or a power cut left there is cut, what a crash
-cannot explain is refused.
+After a clean shutdown nothing is read. Otherwise everything from the recovery point (the durable_offset) on
+is checked: what an unfinished append or a power cut left is cut, what a crash cannot explain is refused.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """A partition's segments as recovery left them; the last one is the active one."""
+    """A partition as recovery left it; the last segment is the active one."""
 
     segments: list[Segment]
     start_offset: int
@@ -65,7 +64,7 @@ class Recovered:
 
 
 class Recovery:
-    """One partition's way from its files to a state that can be written to."""
+    """Recovers one partition from its files."""
 
     def __init__(
         self,
@@ -89,17 +88,19 @@ class Recovery:
     def run(
         self, *, clean: bool, mode: RecoveryMode, read_only: bool = False, spare_cleaned: bool = False
     ) -> Recovered:
-        """Bring the files into order (in memory only, if `read_only`) and say what is there.
+        """Bring the files into order (only in memory if `read_only`) and return what is there.
 
-        With `spare_cleaned`, what a pass of compaction is writing stays: the pass may be alive.
+        With `spare_cleaned`, the files that a compaction pass is writing stay: it may still be running.
         """
+        self._mode, self._read_only = mode, read_only
+        self._salvages = mode == "salvage" and not read_only
         if not read_only:
             finish_swaps(self._directory, salvage=mode == "salvage")
             self._clear_leftovers(spare_cleaned)
         known = self._known
         segments = list_segments(self._directory, self._cache)
         if known is not None:
-            segments = self._from_the_start(segments, known, mode, read_only)
+            segments = self._from_the_start(segments, known)
         segments = segments or [self._empty(0)]
         last = segments[-1]
         trusted = (
@@ -109,10 +110,10 @@ class Recovery:
         if trusted and known is not None:
             last.size_bytes = known.end_position
             next_offset, durable = known.next_offset, known.durable_offset
-            segments = self._without_holes(segments, mode, read_only)
+            segments = self._without_holes(segments)
         else:
             durable = known.durable_offset if known else last.base_offset
-            segments, next_offset = self._check_from(segments, durable, mode, read_only)
+            segments, next_offset = self._check_from(segments, durable)
             durable = min(durable, next_offset)
         if not read_only:
             self._complete_indexes(segments, durable, trusted)
@@ -132,7 +133,7 @@ class Recovery:
         return Segment(segment_path(self._directory, base_offset), base_offset, 0, self._cache)
 
     def _clear_leftovers(self, spare_cleaned: bool) -> None:
-        """Remove what an interrupted change of files left, and indexes without a segment."""
+        """Remove the leftovers of interrupted changes, and indexes without a segment."""
         names = set(os.listdir(self._directory))
         unfinished = {DELETED_SUFFIX, TEMPORARY_SUFFIX, ADOPTED_SUFFIX}
         if not spare_cleaned:
@@ -143,13 +144,11 @@ class Recovery:
             if orphan or suffix in unfinished:
                 files.remove(os.path.join(self._directory, name))
 
-    def _from_the_start(
-        self, segments: list[Segment], known: Checkpoint, mode: RecoveryMode, read_only: bool
-    ) -> list[Segment]:
-        """Return the segments from start_offset on; what lies below it, a trim was about to remove."""
+    def _from_the_start(self, segments: list[Segment], known: Checkpoint) -> list[Segment]:
+        """Return the segments from start_offset on; a trim was about to remove those below."""
         start = known.start_offset
         while len(segments) > 1 and segments[1].base_offset <= start:
-            if not read_only:
+            if not self._read_only:
                 for path in (segments[0].path, *companions(segments[0].path)):
                     files.remove(path)
             segments = segments[1:]
@@ -157,47 +156,43 @@ class Recovery:
             return [self._empty(known.next_offset)]
         if segments and segments[0].base_offset <= start:
             return segments
-        if known.durable_offset <= start and mode != "salvage":
+        if known.durable_offset <= start and self._mode != "salvage":
             # crash: the first segment was never synced and is lost -> what follows it goes too
-            return [*self._drop(segments, 0, mode, read_only), self._empty(start)]
+            return [*self._drop(segments, 0), self._empty(start)]
         end = segments[0].base_offset if segments else known.durable_offset
-        if mode != "salvage":
+        if self._mode != "salvage":
             reason = f"offsets [{start}, {end}) are missing, and some of them were synced"
             raise CorruptionError(self._directory, 0, reason)
         self._salvaged.append(Salvage(self._directory, "", 0, ((start, end),), end))
         return segments or [self._empty(end)]
 
-    def _without_holes(self, segments: list[Segment], mode: RecoveryMode, read_only: bool) -> list[Segment]:
-        """Check, by what their indexes say, that sealed segments follow one another without a hole."""
+    def _without_holes(self, segments: list[Segment]) -> list[Segment]:
+        """Check, from their indexes, that sealed segments follow one another without holes."""
         whole = segments[:1]
         for segment, after in pairwise(segments):
             try:
                 end = segment.next_offset
-                if end != after.base_offset:  # a seal may be old, or have rotted: the batches decide
+                if end != after.base_offset:  # the seal may be old or damaged: the batches decide
                     end = segment.find_next_offset()
                 if end > after.base_offset:
-                    raise CorruptionError(
-                        after.path, 0, f"offset {after.base_offset} follows offset {end - 1}"
-                    )
+                    raise _overlap(after, end)
             except CorruptionError:
-                if mode != "salvage" or read_only:
+                if not self._salvages:
                     raise
                 end = self._salvage(segment, after.base_offset)
-            self._join(whole, after, end, mode, read_only)
+            self._join(whole, after, end)
         return whole
 
-    def _join(
-        self, before: list[Segment], segment: Segment, expected: int, mode: RecoveryMode, read_only: bool
-    ) -> None:
-        """Put a segment behind those that end at `expected`; a hole is damage, or filled in mode salvage."""
+    def _join(self, before: list[Segment], segment: Segment, expected: int) -> None:
+        """Add a segment to those that end at `expected`; a hole is damage, or filled in mode salvage."""
         end = segment.base_offset
         if expected > end:
             raise _overlap(segment, expected)
         if expected < end:
-            if mode != "salvage" or read_only:
+            if not self._salvages:
                 raise CorruptionError(segment.path, 0, f"offsets [{expected}, {end}) are missing before it")
             if before and before[-1].size_bytes == 0:
-                del before[-1]  # what fills the hole takes its name
+                del before[-1]  # the segment that fills the hole takes its name
             self._salvaged.append(fill_hole(self._directory, expected, end, self._config))
             before.append(Segment.open(self._salvaged[-1].path, self._cache))
         before.append(segment)
@@ -208,45 +203,43 @@ class Recovery:
 
     # --- checking what may be torn
 
-    def _check_from(
-        self, segments: list[Segment], durable: int, mode: RecoveryMode, read_only: bool
-    ) -> tuple[list[Segment], int]:
+    def _check_from(self, segments: list[Segment], durable: int) -> tuple[list[Segment], int]:
         """Check every batch from `durable` on; returns the segments that stay and the next_offset."""
         first = max((number for number, one in enumerate(segments) if one.base_offset < durable), default=0)
-        if self._known is None:  # what was synced is not known: nothing but the last segment may be torn
+        if self._known is None:  # it is not known what was synced: only the last segment may be torn
             first, durable = 0, segments[-1].base_offset
-        kept = self._without_holes(segments[: first + 1], mode, read_only)[:-1]
+        kept = self._without_holes(segments[: first + 1])[:-1]
         expected = segments[first].base_offset
         self._steps.expect(sum(segment.size_bytes for segment in segments[first:]))
         for number in range(first, len(segments)):
             segment = segments[number]
-            if durable <= expected < segment.base_offset and mode != "salvage":
+            if durable <= expected < segment.base_offset and self._mode != "salvage":
                 # crash: the end of an unsynced segment was lost, its successor was not
-                self._drop(segments, number, mode, read_only)
+                self._drop(segments, number)
                 return kept, expected
-            self._join(kept, segment, expected, mode, read_only)
+            self._join(kept, segment, expected)
             with self._steps.part(segment.size_bytes):
-                point = durable if self._known is not None and mode != "salvage" else 0
-                expected, damage = self._check_segment(segment, point, durable, read_only)
+                point = durable if self._known is not None and self._mode != "salvage" else 0
+                expected, damage = self._check_segment(segment, point, durable)
             after = segments[number + 1].base_offset if number + 1 < len(segments) else None
             overlaps = after is not None and expected > after
-            if mode == "salvage" and not read_only:
+            if self._salvages:
                 if damage is not None or overlaps:
                     expected = self._salvage(segment, after, durable)
             elif damage is None:
-                continue  # if they overlap, the next one is refused
+                continue  # an overlap is refused in the next round
             elif expected < durable:
                 raise damage
             else:
-                self._cut(segment, damage.position, mode)
-                self._drop(segments, number + 1, mode, read_only)
+                self._cut(segment, damage.position)
+                self._drop(segments, number + 1)
                 return kept, expected
-        return self._reach_durable(kept, expected, durable, mode), max(expected, durable)
+        return self._reach_durable(kept, expected, durable), max(expected, durable)
 
     def _check_segment(
-        self, segment: Segment, point: int, durable: int, read_only: bool
+        self, segment: Segment, point: int, durable: int
     ) -> tuple[int, CorruptionError | None]:
-        """Check a segment's batches at or above `point`; returns where offsets go on, and the damage."""
+        """Check a segment's batches from offset `point` on; returns where they end, and the damage there."""
         self._checked += 1
         expected = segment.base_offset
         try:
@@ -262,59 +255,55 @@ class Recovery:
         synced = self._known is not None and expected < durable
         if synced or not only_zeros(segment.path, damage.position, segment.size_bytes):
             return expected, damage
-        segment.size_bytes = damage.position  # blocks reserved ahead, never written
-        if not read_only:
+        segment.size_bytes = damage.position  # reserved blocks, never written
+        if not self._read_only:
             _cut_file(segment)
         return expected, None
 
-    def _cut(self, segment: Segment, position: int, mode: RecoveryMode) -> None:
+    def _cut(self, segment: Segment, position: int) -> None:
         torn_bytes = segment.size_bytes - position
-        if mode == "absolute":
+        if self._mode == "absolute":
             raise TornTailError(segment.path, position, torn_bytes)
         self._cut_bytes += torn_bytes
         segment.size_bytes = position
 
-    def _reach_durable(
-        self, segments: list[Segment], expected: int, durable: int, mode: RecoveryMode
-    ) -> list[Segment]:
-        """Never give an offset out twice: what was synced and is gone is damage, or a gap if salvaged."""
+    def _reach_durable(self, segments: list[Segment], expected: int, durable: int) -> list[Segment]:
+        """Never assign an offset twice: lost records that were synced are damage, or a gap if salvaged."""
         if expected >= durable:
             return segments
-        if mode != "salvage":
+        if self._mode != "salvage":
             last = segments[-1]
             reason = f"the log ends at offset {expected}, but everything below {durable} was synced"
             raise CorruptionError(last.path, last.size_bytes, reason)
-        self._join(segments, self._empty(durable), expected, mode, False)
+        self._join(segments, self._empty(durable), expected)
         return segments
 
-    def _drop(
-        self, segments: list[Segment], number: int, mode: RecoveryMode, read_only: bool
-    ) -> list[Segment]:
+    def _drop(self, segments: list[Segment], number: int) -> list[Segment]:
         """Drop the unsynced segments that follow a tear: their offsets would leave a gap."""
         dropped = segments[number:]
-        if dropped and mode == "absolute":
+        if dropped and self._mode == "absolute":
             raise TornTailError(dropped[0].path, 0, sum(segment.size_bytes for segment in dropped))
         self._dropped += len(dropped)
         self._cut_bytes += sum(segment.size_bytes for segment in dropped)
-        if dropped and not read_only:
+        if dropped and not self._read_only:
             for segment in reversed(dropped):
                 for path in (segment.path, *companions(segment.path)):
                     files.remove(path)
-            # a segment that came back after a power cut could be taken for later appends
+            # if one came back after a power cut, it could be taken for later appends
             files.sync_directory(self._directory)
         return segments[:number]
 
     # --- indexes
 
     def _complete_indexes(self, segments: list[Segment], durable: int, trusted: bool) -> None:
-        """Give sealed segments the indexes they lack; those that may not be synced are checked too."""
+        """Rebuild the indexes of sealed segments that are missing, torn or perhaps not synced."""
         names = set(os.listdir(self._directory))
         for segment, after in pairwise(segments):
             paths, size = companions(segment.path), segment.size_bytes
             missing = [path for path in paths if os.path.basename(path) not in names]
             torn = not trusted and any(sealed_end(path, size) is None for path in paths)
             if missing or torn or not (trusted or after.base_offset < durable):
-                with contextlib.suppress(CorruptionError):  # without a seal: a reader will meet it
+                with contextlib.suppress(CorruptionError):  # it gets no seal, and a reader will meet it
                     builder = open_builder(segment, self._config, trust_indexes=False)
                     builder.finish(segment.size_bytes, after.base_offset)
                     self._rebuilt += len(missing)
@@ -334,10 +323,10 @@ class Recovery:
 
 
 def _recovery_point(segment: Segment, durable: int) -> tuple[int, int]:
-    """Return the position from which batches may be torn, and the offset there, not looking behind it.
+    """Return the position from which batches may be torn, and the offset there.
 
-    What is found there may be cut, so the batch that leads there is checked, and the way to it is one of
-    batches that follow one another: a rotten header is damage, never a tear.
+    What follows may be cut, so the batch that ends there is checked, and the headers that lead to it must
+    follow one another: a rotten header is damage, never a torn tail.
     """
     position, expected = 0, segment.base_offset
     if durable <= expected:
@@ -358,10 +347,7 @@ def _overlap(segment: Segment, expected: int) -> CorruptionError:
 
 
 def _cut_file(segment: Segment) -> None:
-    """Give a file its true size: a sealed segment's is what the next open believes."""
-    fd = os.open(segment.path, os.O_RDWR)
-    try:
+    """Cut a file to its true size, which the next open trusts for a sealed segment."""
+    with files.Descriptor(os.open(segment.path, os.O_RDWR)) as fd:
         files.cut(fd, segment.size_bytes)
         files.sync_data(fd)
-    finally:
-        os.close(fd)

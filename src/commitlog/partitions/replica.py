@@ -1,4 +1,4 @@
-"""ReplicaRole: a partition that leads or follows. docs/durability.md says what that promises."""
+"""ReplicaRole: makes a partition lead or follow. docs/durability.md has what that promises."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _KEPT_PLACES = 64
 
 
 class ReplicaRole:
-    """Keeps leader epochs and, once the partition has led or followed, a high watermark of its own.
+    """Keeps leader epochs and, once the partition has led or followed, its own high watermark.
 
-    A partition that was replicated is a follower when it is opened. Its batches have leader epochs that never
-    go down, and `epochs` of the state says where each begins: on disk before the first batch of an epoch is.
+    A replicated partition is a follower when it is opened. The leader epochs of its batches never go down.
+    The state's `epochs` says where each starts; it is on disk before the first batch of an epoch.
     """
 
     def __init__(self, state: LogState, syncer: Syncer, appender: Appender) -> None:
@@ -43,24 +43,24 @@ class ReplicaRole:
         self._places: dict[int, tuple[Segment, int]] = {}  # where read_replica() ended, by offset
 
     def open(self, kept_mark: int | None) -> None:
-        """Take up what a replicated partition was; `kept_mark` is the high watermark that was kept."""
+        """Restore a replicated partition as a follower; `kept_mark` is the stored high watermark."""
         state = self._state
         if kept_mark is None and not epochs.is_there(state.path):
             return
         start, end = state.start_offset, state.next_offset
         state.epochs = state.recovered_epochs()
         if epochs.load(state.path) != state.epochs:
-            with contextlib.suppress(DiskFullError):  # it is derived, and a full disk must not keep it closed
+            with contextlib.suppress(DiskFullError):  # it is derived; a full disk must not prevent the open
                 state.store_epochs(state.epochs)
         state.publish_mark(max(start, min(start if kept_mark is None else kept_mark, end)))
         if kept_mark is not None and state.mark != kept_mark:
-            self._syncer.sync_page()  # or a power cut would bring it back, with other records below it
+            self._syncer.sync_page()  # a power cut must not restore it, with other records below it
         self._refuse_users()
 
     # --- leading and following
 
     def lead(self, epoch: int) -> None:
-        """Take appends from now on, stamped with this leader epoch; durable before it returns."""
+        """Accept appends from now on, stamped with this leader epoch, which is durable when this returns."""
         state = self._state
         if not 0 <= epoch <= MAX_INT32:
             raise ConfigError("epoch", epoch, f"must be in [0, {MAX_INT32}]")
@@ -76,7 +76,7 @@ class ReplicaRole:
             state.append_refusal, state.rolls_by_itself = None, True
 
     def follow(self) -> None:
-        """Refuse appends but those of append_replicated() from now on; a failed partition refuses all."""
+        """Accept only append_replicated() from now on; a failed partition still accepts nothing."""
         state = self._state
         with state.sync_lock, state.lock:
             if state.failure is not None:
@@ -91,7 +91,7 @@ class ReplicaRole:
         state.rolls_by_itself = False
 
     def _be_replicated(self) -> None:
-        """Begin to keep epochs and a high watermark, which starts low: nobody else may have the records."""
+        """Start to keep epochs and a high watermark, at start_offset: other replicas may have no records."""
         state = self._state
         if not state.access.alone:
             raise not_shared()
@@ -102,18 +102,13 @@ class ReplicaRole:
             state.publish_mark(state.start_offset)
 
     def attend(self, appended: Callable[[], None] | None, wait: Callable[[int, int], None] | None) -> None:
-        """Call `appended` after each append while it leads, with no lock held; and `wait`, with a next_offset
-        and a leader epoch, to wait until every in-sync replica has what is below. None to call nobody.
-        """
+        """Set the callbacks of the node that replicates the partition; see Partition.attend()."""
         state = self._state
         state.waiters.attended((appended is not None) - (state.on_append is not None))
         state.on_append, self._wait_replicated = appended, wait
 
     def acknowledge(self, leader_epoch: int) -> None:
-        """Wait until everything appended so far is durable, and on every in-sync replica if there are any.
-
-        `leader_epoch` is the one before the append: NotLeaderError if there was another leader since.
-        """
+        """Wait until everything appended so far is durable and replicated; see Partition.acknowledge()."""
         state = self._state
         end, wait = state.next_offset, self._wait_replicated
         self._syncer.sync()
@@ -123,7 +118,7 @@ class ReplicaRole:
     # --- the high watermark
 
     def set_high_watermark(self, offset: int) -> None:
-        """Let readers read up to here, as far as there are records; it goes down only with them."""
+        """Raise the high watermark to `offset`, at most to next_offset; it is never lowered here."""
         state = self._state
         with state.lock:
             state.check_writable()
@@ -135,7 +130,7 @@ class ReplicaRole:
             state.waiters.notify()
 
     def keep_high_watermark(self) -> None:
-        """Make the high watermark durable: the next open starts from there."""
+        """Make the high watermark durable; the next open starts with it."""
         state = self._state
         with state.sync_lock:
             state.check_writable()
@@ -144,14 +139,11 @@ class ReplicaRole:
     # --- sending
 
     def read_replica(self, offset: int, max_bytes: int) -> ReplicaSlice:
-        """Return whole batches from the one that holds `offset` on, at least one if there is one.
-
-        They are of one segment, and not only those below the high watermark.
-        """
+        """Return whole batches of one segment from `offset` on; see Partition.read_replica()."""
         state = self._state
         deadline: float | None = None
         while True:
-            with state.lock:  # or an append that is being undone could be among them
+            with state.lock:  # so that no append that is being undone is among them
                 state.check_writable()
                 layout, end_offset = state.segments, state.next_offset
                 if not state.start_offset <= offset <= end_offset:
@@ -178,7 +170,7 @@ class ReplicaRole:
         end_offset: int,
         max_bytes: int,
     ) -> ReplicaSlice:
-        """Slice a segment that ends at the position `end` and the offset `end_offset`."""
+        """Return a slice of a segment that ends at the position `end` and the offset `end_offset`."""
         file = active or files.Descriptor(files.open_same(segment.path, segment.inode))
         known, position = self._places.pop(offset, (None, 0))
         if known is not segment:
@@ -194,10 +186,7 @@ class ReplicaRole:
     # --- receiving
 
     def append_replicated(self, data: Buffer, segment_base: int) -> int:
-        """Append a leader's batches byte for byte, in a segment of that base_offset; returns next_offset.
-
-        All or nothing. Only the rest of a batch that begins below next_offset is encoded again.
-        """
+        """Append a leader's batches and return next_offset; see Partition.append_replicated()."""
         state = self._state
         if len(data) == 0:
             return state.next_offset
@@ -218,7 +207,7 @@ class ReplicaRole:
         state = self._state
         offset, source = state.next_offset, f"{state.name}, as its leader sent it"
         if found.base_offset != offset or segment_base > offset:
-            reason = f"offset {found.base_offset} of segment {segment_base} stands where {offset} should"
+            reason = f"offset {found.base_offset} of segment {segment_base} where {offset} was expected"
             raise CorruptionError(source, 0, reason)
         if found.next_offset > MAX_INT64:
             raise CorruptionError(source, 0, f"offsets end at {MAX_INT64}, not at {found.next_offset}")
@@ -235,7 +224,7 @@ class ReplicaRole:
         except BaseException as error:
             self._appender.undo(writer, offset, position, error)
         finally:
-            if state.next_offset != offset:  # Ctrl-C may come after the batches are there
+            if state.next_offset != offset:  # Ctrl-C may come once the batches are appended
                 state.epochs = history
                 state.counters.batched(len(found.places), state.next_offset - offset)
                 for header in found.numbered:
@@ -243,7 +232,7 @@ class ReplicaRole:
                     state.producers.note(header.producer, span, header.base_offset, now_ms())
 
     def _history_with(self, starts: Sequence[EpochStart], source: str) -> EpochHistory:
-        """Return the history with the epochs of batches that follow; one here that has no records may go."""
+        """Return the history with the epochs of the next batches; an epoch here without records may go."""
         state = self._state
         history = state.epochs
         if starts and starts[0].epoch != history.latest:
@@ -256,7 +245,7 @@ class ReplicaRole:
         return history
 
     def _writer_for(self, found: Received, segment_base: int) -> SegmentWriter:
-        """Roll where the leader did, and where no segment could hold more; and nowhere else."""
+        """Return the writer, after a roll where the leader rolled or where the segment cannot hold more."""
         state = self._state
         writer, bases = state.wake(), state.segments.bases
         if writer.segment.size_bytes == 0:
@@ -267,7 +256,7 @@ class ReplicaRole:
         return writer
 
     def _go_back(self) -> SegmentWriter:
-        """Go on in the last segment but one: the last is empty, and the leader did not roll there."""
+        """Go back to the last segment but one: the last is empty, and the leader did not roll there."""
         state = self._state
         empty, segments = state.writer, state.segments.segments[:-1]
         size, counts = segments[-1].size_bytes, state.counters.counts
@@ -284,7 +273,7 @@ class ReplicaRole:
             with state.ended_by_failure():
                 state.retire(empty.segment)
                 # crash: the last segment, which was empty, is gone -> open() goes on in the one before
-                files.sync_directory(state.path)  # or it could come back behind what is appended now
+                files.sync_directory(state.path)  # or it could come back after what is appended now
             state.unsynced = [one for one in state.unsynced if one is not segments[-1]]
             state.publish_layout(segments)
         except Exception:
@@ -295,7 +284,7 @@ class ReplicaRole:
         return new
 
     def _finish_going_back(self, segments: Sequence[Segment], size: int, counts: tuple[int, ...]) -> None:
-        """Go back after all, when Ctrl-C came in between."""
+        """Finish _go_back() after Ctrl-C interrupted it."""
         state = self._state
         state.writer.close()
         state.counters.counts = counts
@@ -305,5 +294,5 @@ class ReplicaRole:
 
 
 def not_shared() -> ConfigError:
-    """Return the error for a replicated partition that several processes would write."""
+    """Return the error for a replicated partition that would be shared."""
     return ConfigError("shared", True, "a replicated partition is written by one process alone")

@@ -1,8 +1,8 @@
-"""SharedAccess: several processes append to a partition, each of them for itself.
+"""SharedAccess: lets several processes append to a partition.
 
-The process that changes something holds a file lock meanwhile, looks at the state page for what others did
-since, and leaves a mark there until it is done. A process that dies in the middle leaves its mark, and the
-next one cuts off what was not finished, or recovers the partition if segments were being changed.
+A process holds a file lock while it changes something. It first learns from the state page what others did,
+and leaves a mark there until it is done. If it dies in between, the mark stays, and the next process cuts off
+what was not finished, or recovers the partition if segments were being changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from commitlog.config import TopicConfig
 from commitlog.errors import CorruptionError, UnknownTopicError
 from commitlog.locks import HeldElsewhereError, ProcessLock
 from commitlog.open_files import OpenFiles
-from commitlog.partitions.access import Lock
+from commitlog.partitions.access import Access
 from commitlog.partitions.layout import Layout
 from commitlog.partitions.page import StatePage
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
@@ -27,16 +27,13 @@ from commitlog.segment_writer import SegmentWriter
 _MEMBERS, _APPEND, _SYNC, _COMPACTION = "members.lock", "append.lock", "sync.lock", "compaction.lock"
 
 
-class SharedAccess:
-    """Locks between processes. What this one knows is brought up to date whenever it has taken one.
+class SharedAccess(Access):
+    """Locks between processes. Taking one brings this process's state up to date.
 
-    `members` is a file on which every process that has the partition open holds a shared lock.
+    Every process that has the partition open holds a shared lock on the file `members`.
     """
 
     alone = False
-    lock: Lock
-    sync_lock: Lock
-    compaction_lock: Lock
 
     def __init__(self, path: str, page: StatePage, members: files.Descriptor) -> None:
         self._path = path
@@ -46,43 +43,43 @@ class SharedAccess:
         self.renew()
 
     def of(self, state: LogState) -> None:
-        """Keep `state` up to date; no lock may be taken before."""
+        """Keep `state` up to date; call this before any lock is taken."""
         self._state = state
 
     def renew(self) -> None:
-        """In a forked child: make other locks, for a thread of the parent may have held these."""
+        """In a forked child: replace the locks, which a thread of the parent may have held."""
         path = os.path.join(self._path, "")
         self.lock = self._append_lock = ProcessLock(path + _APPEND, self._come_in, (self._page.letting_go,))
         self.sync_lock = ProcessLock(path + _SYNC, self._look_at_the_page)
         self.compaction_lock = ProcessLock(path + _COMPACTION)
 
     def learn(self) -> None:
-        """Take note of what other processes did since this one last held a lock."""
+        """Learn what other processes did since this one last held a lock."""
         with self.lock:
             pass
 
     def failed(self) -> None:
-        """Leave the mark on the page: the next process looks at what is in the files."""
+        """Leave the mark on the page, so that the next process checks the files."""
         self._append_lock.skip_leaving()
 
     def half_changed(self) -> None:
-        """Leave the generation odd: the next process recovers what may be half replaced."""
+        """Leave the generation odd, so that the next process recovers the partition."""
         self._page.begin_change()
 
     def leave(self) -> None:
-        """Have the partition open no more."""
+        """Release the shared lock on `members`."""
         self._members = None
 
     # --- coming in and going out
 
     def _come_in(self) -> bool:
-        """Learn what others did, and put right what one of them left when it died.
+        """Learn what others did, and repair what one of them left when it died.
 
-        True if a mark is left on the page, which must go before the lock does.
+        True if a mark is on the page, which must be removed before the lock is released.
         """
         state = self._state
         page = state.page
-        if state.ended_by is not None:  # it changes nothing any more
+        if state.ended_by is not None:  # this process changes nothing any more
             return False
         state.producers.next_offset = state.next_offset
         if page.gone and not state.closed:
@@ -125,7 +122,7 @@ class SharedAccess:
         return False
 
     def _reload(self, left: Recovered) -> None:
-        """Take up the segments as others left them; after an error the next one tries again."""
+        """Open the segments as others left them; after an error the next process tries again."""
         state = self._state
         writer = SegmentWriter.open(left.segments[-1], state.config, trust_indexes=False)
         state.writer.close()
@@ -136,18 +133,18 @@ class SharedAccess:
 
 
 def open_members(path: str) -> files.Descriptor:
-    """Open the file on which every process that has the partition open holds a shared lock."""
+    """Open the file that every process that has the partition open holds a shared lock on."""
     return files.Descriptor(os.open(os.path.join(path, _MEMBERS), os.O_RDWR | os.O_CREAT, 0o644))
 
 
 def append_lock(path: str) -> ProcessLock:
-    """Return the lock on appends, for a process that has not opened the partition yet."""
+    """Return the append lock, for a process that has not opened the partition yet."""
     return ProcessLock(os.path.join(path, _APPEND))
 
 
 def found(path: str, name: str, config: TopicConfig, cache: OpenFiles, page: StatePage) -> Recovered:
-    """Return a partition as its page describes it, with the append lock held, after putting right what a dead
-    writer left, whose caller never got an answer. Its mark stays until its bytes are cut, too.
+    """Return a partition as its page describes it, after repairing what a dead writer left; its caller never
+    got an answer. The append lock must be held. The dead writer's mark stays until its bytes are cut, too.
     """
     left = page.left_by_the_dead
     if page.generation % 2:
@@ -158,17 +155,17 @@ def found(path: str, name: str, config: TopicConfig, cache: OpenFiles, page: Sta
         page.publish_append(left[1], left[0])
     segments = _listed(path, cache)
     while segments and segments[-1].base_offset > page.base_offset:
-        # Ctrl-C ended a roll, or an adoption, of which nobody was told: its records come elsewhere now
+        # Ctrl-C ended a roll or an adoption that nobody was told of; its records will be appended elsewhere
         unused = segments.pop().path
         for leftover in (unused, *companions(unused)):
             files.remove(leftover)
-        files.sync_directory(path)  # or it could come back behind what is appended now
+        files.sync_directory(path)  # or it could come back after what is appended now
     while len(segments) > 1 and segments[1].base_offset <= page.start_offset:
         del segments[0]
     if page.end_position == 0 and (not segments or segments[-1].base_offset < page.base_offset):
         segments.append(Segment(segment_path(path, page.base_offset), page.base_offset, 0, cache))
     if segments[-1].base_offset != page.base_offset or segments[-1].size_bytes < page.end_position:
-        reason = f"some or all of its {page.end_position} bytes are missing"  # another file must not be cut
+        reason = f"some or all of its {page.end_position} bytes are missing"  # so no other file may be cut
         raise CorruptionError(segment_path(path, page.base_offset), 0, reason)
     segments[-1].size_bytes = page.end_position
     return Recovered(
@@ -178,14 +175,14 @@ def found(path: str, name: str, config: TopicConfig, cache: OpenFiles, page: Sta
 
 
 def _listed(path: str, cache: OpenFiles) -> list[Segment]:
-    """List the segments while others may be taking away those that they trimmed."""
+    """List the segments while others may be removing those that they trimmed."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             return list_segments(path, cache)
 
 
 def _recover(path: str, name: str, config: TopicConfig, cache: OpenFiles, page: StatePage) -> None:
-    """Bring a partition's files and its page into order; a pass of compaction elsewhere goes on."""
+    """Bring a partition's files and its page into order; a compaction pass in another process goes on."""
     recovery = Recovery(path, name, page.checkpoint, config, cache)
     try:
         with ProcessLock(os.path.join(path, _COMPACTION), wait=False):

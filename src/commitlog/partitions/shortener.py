@@ -1,4 +1,4 @@
-"""Shortener: what takes records away from an open partition, from its front or from its back."""
+"""Shortener: removes records from the front or the back of an open partition."""
 
 from __future__ import annotations
 
@@ -21,24 +21,17 @@ _logger = logging.getLogger("commitlog.retention")
 
 
 class Shortener:
-    """Trims and truncates, and restarts at another offset.
-
-    `retention_error` is the damage that keeps retention from removing segments that are past their time.
-    """
+    """Trims, truncates and restarts; `retention_error` is damage that keeps expired segments from removal."""
 
     def __init__(self, state: LogState, syncer: Syncer) -> None:
         self._state = state
         self._syncer = syncer
-        self._outgoing: list[Segment] = []  # not in the layout any more, and still to be retired
+        self._outgoing: list[Segment] = []  # no longer in the layout, but still to be retired
         self.retention_error: str | None = None
 
-    def trim_before(self, offset: int) -> None:
-        """Remove the records below `offset`; their files go once no record in them is left."""
-        self._trim(offset)
-
-    def _trim(self, offset: int, truncations: int | None = None) -> bool:
-        """Remove the records below `offset`; with a count of truncations, only if there was none since: other
-        records would have these offsets. Returns whether they are gone.
+    def trim_before(self, offset: int, truncations: int | None = None) -> bool:
+        """Remove the records below `offset` and return True; with `truncations`, only if that count is still
+        true, because after a truncation other records may have these offsets.
         """
         state = self._state
         state.check_writable()
@@ -46,7 +39,7 @@ class Shortener:
             return True
         if offset > state.high_watermark and truncations is None:
             raise OffsetOutOfRangeError(state.name, offset, state.start_offset, state.high_watermark)
-        self._syncer.sync_to(offset)  # start_offset <= durable_offset, or recovery looks for what is gone
+        self._syncer.sync_to(offset)  # keeps start_offset <= durable_offset, which recovery relies on
         with state.sync_lock:
             state.check_writable()
             if truncations is not None and state.page.truncations != truncations:
@@ -58,7 +51,7 @@ class Shortener:
                     self._trim_to(offset)
                 except Exception:
                     raise
-                except BaseException:  # Ctrl-C: each step may be made again
+                except BaseException:  # Ctrl-C: each step can be repeated
                     state.put_right(lambda: self._trim_to(offset))
                     raise
         return True
@@ -76,12 +69,12 @@ class Shortener:
                 state.roll()
             layout = state.segments
             keep = layout.find(offset)
-            if keep or state.page.generation % 2:  # Ctrl-C may have come just before the end of a change
+            if keep or state.page.generation % 2:  # Ctrl-C may have come just before the change ended
                 self._outgoing += [one for one in layout.segments[:keep] if one not in self._outgoing]
                 state.publish_layout(layout.segments[keep:])
             state.unsynced = [one for one in state.unsynced if one.base_offset >= layout.bases[keep]]
         if state.name_changes != state.names_synced:
-            self._syncer.sync_names()  # the segment that stays must be there when the others are gone
+            self._syncer.sync_names()  # the segment that stays must be durable before the others go
         while self._outgoing:
             segment = self._outgoing[0]
             state.retire(segment)
@@ -89,29 +82,24 @@ class Shortener:
             del self._outgoing[0]
 
     def apply_retention(self, now_ms: int) -> int:
-        """Remove the segments that retention no longer keeps; returns how many.
-
-        Every batch of those past their time is checked first. A damaged segment stays, with all that follow
-        it, and `retention_error` says why.
-        """
+        """Remove the segments that have expired; returns how many. See Partition.apply_retention()."""
         state = self._state
         with state.lock:
             state.check_writable()
             layout, truncations = state.segments, state.page.truncations
             sizes, active_max = [one.size_bytes for one in layout.segments], state.writer.latest()
-            # what a follower's active segment no longer keeps, its leader's start_offset tells
+            # a follower trims its active segment only when its leader's start_offset says so
             ends = [*layout.bases, state.next_offset if state.rolls_by_itself else MAX_INT64]
-            most = max(
-                number for number, end in enumerate(ends) if number == 0 or end <= state.high_watermark
-            )
+            mark = state.high_watermark
+            most = max(number for number, end in enumerate(ends) if number == 0 or end <= mark)
         try:
             count, damage = retention.expired(layout.segments, sizes, active_max, state.config, now_ms, most)
         except FileNotFoundError as problem:  # removed or replaced meanwhile, or lost
             count, damage = 0, CorruptionError(problem.filename, 0, "the file is missing")
         if damage is not None and state.changes != layout.generation:
-            return 0  # what looks like damage may be a segment that was just replaced: the next round tells
+            return 0  # apparent damage may be a segment that was just replaced: wait for the next round
         self._note_retention(damage)
-        if count and self._trim(ends[count], truncations):
+        if count and self.trim_before(ends[count], truncations):
             _logger.info("%s: retention removed %d segments, up to offset %d", state.name, count, ends[count])
             return count
         return 0
@@ -124,9 +112,8 @@ class Shortener:
         self.retention_error = error
 
     def _keep_published(self, offset: int) -> None:
-        """Make durable what is known of the last publication, if its batch goes with all that is below
-        `offset`: the publication may be unfinished, and the process that finishes it must not start over.
-        With `sync_lock` held.
+        """Make the state of the last publication durable if its batch is below `offset`: the publication may
+        be unfinished, and the process that finishes it must not start over. With `sync_lock` held.
         """
         state = self._state
         with state.lock:
@@ -134,16 +121,14 @@ class Shortener:
             if published is None or published.base_offset >= offset:
                 return
             state.save_producers()
-            unsynced = self._syncer.take_unsynced()  # a snapshot of more than the log holds is not believed
+            unsynced = self._syncer.take_unsynced()  # a snapshot beyond the end of the log is ignored
         self._syncer.sync_files(*unsynced)
-        with contextlib.suppress(OSError, IndexError):  # a full disk must not keep anybody from trimming
+        with contextlib.suppress(OSError, IndexError):  # a full disk must not prevent a trim
             sync_snapshots(state.path)
             remove_snapshots(snapshots(state.path)[:-1])
 
     def truncate_from(self, offset: int) -> None:
-        """Remove the records at and above `offset`, and the leader epochs that begin there; the next append
-        gets `offset`.
-        """
+        """Remove the records and leader epochs from `offset` on; the next append gets `offset`."""
         state = self._state
         with state.sync_lock, state.lock:
             state.check_writable()
@@ -152,7 +137,7 @@ class Shortener:
             state.wake()
             self._make(lambda: self._truncate_to(offset))
             history = state.epochs.truncated_from(offset)
-            if history != state.epochs:  # without one that has no records
+            if history != state.epochs:  # also drops epochs without records
                 state.store_epochs(history)
                 state.epochs = history
 
@@ -161,8 +146,8 @@ class Shortener:
             self._truncate_locked(offset)
 
     def _make(self, change: Callable[[], None]) -> None:
-        """Replace files, with both locks held. An error half-way ends the partition; after Ctrl-C half-way
-        the change is made again, from what the files hold then.
+        """Make a change that replaces files, with both locks held. An error half-way stops the partition;
+        after Ctrl-C half-way the change is made again, from what the files then hold.
         """
         state = self._state
         truncations = state.page.truncations
@@ -185,7 +170,7 @@ class Shortener:
         change()
 
     def _truncate_locked(self, offset: int) -> None:
-        """Make the log end at `offset`, which may lie below start_offset, but not below the first segment."""
+        """Make the log end at `offset`, which may be below start_offset, but not below the first segment."""
         state = self._state
         history = state.epochs.truncated_from(offset)
         if history != state.epochs:
@@ -200,7 +185,7 @@ class Shortener:
         state.epochs = history
 
     def _end_at(self, offset: int, keep: int, size: int) -> None:
-        """Let the log end at `offset`, in the segment number `keep`, of which a shorter copy is there."""
+        """Make the log end at `offset` in the segment number `keep`, of which a shorter copy is ready."""
         state = self._state
         page, segments = state.page, state.segments.segments
         state.durable_offset = min(state.durable_offset, offset)
@@ -233,7 +218,7 @@ class Shortener:
         self._syncer.sync_locked()
 
     def restart_at(self, offset: int) -> None:
-        """Remove all records and what was known of them; the next append gets `offset`."""
+        """Remove all records and all state derived from them; the next append gets `offset`."""
         state = self._state
         if not 0 <= offset <= MAX_INT64:
             raise OffsetOutOfRangeError(state.name, offset, 0, MAX_INT64)
@@ -255,7 +240,7 @@ class Shortener:
         self._syncer.sync_page()
 
     def _move_to(self, offset: int) -> None:
-        """Let a log without records go on at another offset, in a segment of its own."""
+        """Move an empty log to another offset, in a new segment."""
         state = self._state
         page, old, forward = state.page, state.writer, offset > state.next_offset
         page.begin_change()
@@ -273,7 +258,7 @@ class Shortener:
         state.clean_offset = min(state.clean_offset, offset)
         if state.mark is not None:
             state.publish_mark(min(state.mark, offset))
-        if forward:  # start_offset <= durable_offset <= next_offset, whenever somebody looks
+        if forward:  # readers must always see start_offset <= durable_offset <= next_offset
             state.next_offset = offset
             state.publish_layout((new.segment,))
         state.start_offset = state.durable_offset = offset

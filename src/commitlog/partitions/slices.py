@@ -1,4 +1,4 @@
-"""Batches as they are on disk: sent to another replica without a copy, and checked when they arrive there."""
+"""Batches as they are on disk, sent to another replica without a copy and checked when they arrive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Data(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
 
     def read(self) -> Buffer:
         """Return the bytes."""
@@ -36,7 +36,7 @@ class Data(Protocol):
 class FileSlice:
     """Bytes [position, position + size) of a file, for sendfile(file.fd, ...) or for read().
 
-    The file is open as long as somebody has this, and its bytes stay, whatever becomes of the segment.
+    The file stays open, and its bytes stay, as long as this object lives, whatever happens to the segment.
     """
 
     file: files.Descriptor
@@ -58,7 +58,7 @@ class ReplicaSlice(NamedTuple):
     """Whole batches of one segment, as they are on disk."""
 
     segment_base: int
-    next_offset: int  # where the last of them ends; where they were asked from, if there are none
+    next_offset: int  # the offset after the last batch; the requested one if there are none
     data: Data
 
 
@@ -66,10 +66,10 @@ NOTHING = FileSlice(files.Descriptor(-1), 0, 0)
 
 
 def whole_batches(segment: Segment, fd: int, position: int, max_bytes: int) -> tuple[int, int]:
-    """Return the size of the batches from `position` on that fit in `max_bytes`, and the offset after them.
+    """Return the size of the batches from `position` on that fit into `max_bytes`, at least one, and the
+    offset after them.
 
-    More must follow in the segment. It is one batch at least. No headers are read but those behind the last
-    index entry.
+    More batches must follow in the segment. Only headers after the last index entry are read.
     """
     limit = position + max_bytes
     headers = _Headers(segment.path, fd)
@@ -84,7 +84,7 @@ def whole_batches(segment: Segment, fd: int, position: int, max_bytes: int) -> t
 
 
 class _Headers:
-    """The headers of a file, read a few at a time."""
+    """Reads the headers of a file, several at a time."""
 
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
@@ -101,10 +101,10 @@ class _Headers:
 
 
 class Received(NamedTuple):
-    """Sound batches that follow one another, for the offsets [base_offset, next_offset).
+    """Sound consecutive batches with the offsets [base_offset, next_offset).
 
-    `places` has the base_offset of each, its position in the data and its latest timestamp. `epochs` tells
-    where a leader epoch begins among them. `numbered` are the headers of those that name their producer.
+    `places` has the base_offset, the position in the data and the latest timestamp of each. `epochs` has the
+    leader epochs that start among them, `numbered` the headers of those that name their producer.
     """
 
     data: Buffer
@@ -116,10 +116,10 @@ class Received(NamedTuple):
 
 
 def received(data: Buffer, base_offset: int, source: str) -> Received:
-    """Check batches that go on from `base_offset`; CorruptionError, which names `source`, if one is not so.
+    """Check batches that continue at `base_offset`; otherwise raise CorruptionError, which names `source`.
 
-    The first one may begin before, for the leader's compaction puts small batches together: then the rest of
-    it is encoded again.
+    The first batch may start earlier, because the leader's compaction merges small batches: then its rest is
+    encoded again.
     """
     data = _from_offset(data, base_offset, source)
     found = Received(data, base_offset, base_offset, [], [], [])
@@ -127,9 +127,9 @@ def received(data: Buffer, base_offset: int, source: str) -> Received:
     while place < end:
         header = check(view, place, end, source)
         if header.base_offset != offset:
-            raise CorruptionError(source, place, f"offset {header.base_offset} stands where {offset} should")
+            raise CorruptionError(source, place, f"offset {header.base_offset} where {offset} was expected")
         RecordBatch(header, view[place : place + header.size], source, place).check_contents()
-        if header.record_count:  # what a repair put where records are lost has no epoch of its own
+        if header.record_count:  # a batch that a repair put in the place of lost records has no real epoch
             if header.leader_epoch < max(epoch, 0):
                 raise CorruptionError(source, place, f"leader epoch {header.leader_epoch} follows {epoch}")
             if header.leader_epoch > epoch:
@@ -143,7 +143,7 @@ def received(data: Buffer, base_offset: int, source: str) -> Received:
 
 
 def _from_offset(data: Buffer, offset: int, source: str) -> Buffer:
-    """Return batches without what lies below `offset` in the first of them."""
+    """Return the batches without the records below `offset` in the first of them."""
     first, end, _ = peek(data, 0, source)
     if not first < offset < end:
         return data

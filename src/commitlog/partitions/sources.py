@@ -1,7 +1,7 @@
-"""Sources: what a reader needs to know of a partition, wherever that is. `LogReader` reads from any of them.
+"""Sources: what `LogReader` needs to know about a partition, wherever it is.
 
-`LogState` is the source of a process that writes alone, `PageSource` that of every other one; a partition of
-another machine has one of its own.
+`LogState` is the source in an exclusive writer, `PageSource` in every other process on the machine; a remote
+partition has its own.
 """
 
 from __future__ import annotations
@@ -31,22 +31,21 @@ from commitlog.segment import Segment, segment_path
 from commitlog.segment_files import list_segments
 from commitlog.tasks import Signal
 
-CHANGE_SECONDS = 5.0  # how long a reader waits for a writer in the middle of changing segments
-_TO_BE_LISTED = -1  # no generation of a page
+CHANGE_SECONDS = 5.0  # how long a reader waits for a writer that is changing segments
+_TO_BE_LISTED = -1  # differs from every generation of a page
 
 Piece = TypeVar("Piece")
 Answer = TypeVar("Answer")
-ReadSegment = Callable[
-    [Segment, int, int], Iterator[tuple[Piece, int]]
-]  # pieces of [start, end), and their ends
+# pieces of the offsets [start, end) of a segment, each with the offset after it
+ReadSegment = Callable[[Segment, int, int], Iterator[tuple[Piece, int]]]
 
 
 class Source(Protocol):
-    """Where a partition stands, and its records in order."""
+    """The state of a partition, and its records in order."""
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, as it is when its topic is deleted."""
+        """Whether it is closed, for instance because its topic was deleted."""
 
     @property
     def start_offset(self) -> int:
@@ -54,7 +53,7 @@ class Source(Protocol):
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next append gets."""
+        """The offset of the next append."""
 
     @property
     def durable_offset(self) -> int:
@@ -62,15 +61,15 @@ class Source(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """Readers stop here; next_offset where there are no replicas."""
+        """Readers stop here; next_offset if there are no replicas."""
 
     @property
     def changes(self) -> int:
-        """A count that moves whenever segments change; odd while they do."""
+        """A count that grows whenever segments change; odd during the change."""
 
     @property
     def truncations(self) -> int:
-        """A count that moves whenever a truncation begins or ends."""
+        """A count that grows whenever a truncation starts or ends."""
 
     def check_open(self) -> None:
         """Raise ClosedError once it is closed."""
@@ -79,29 +78,29 @@ class Source(Protocol):
         """Return the segments as they are now."""
 
     def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
-        """Return the range that [start, end) stands for now; OffsetOutOfRangeError if it starts elsewhere."""
+        """Return [start, end) with defaults, cut at the high watermark; OffsetOutOfRangeError if outside."""
 
     def pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
         """Read [start, end) segment by segment."""
 
     def ask(self, question: Callable[[Layout], Answer]) -> Answer:
-        """Ask something about the segments, again if they were replaced meanwhile."""
+        """Return the answer to a question about the segments; ask again if they are replaced meanwhile."""
 
     def changed_since(self, layout: Layout) -> bool:
-        """Say whether segments have changed; if they are just changing, wait for that."""
+        """Say whether segments have changed; wait for a change that is under way."""
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
-        """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
+        """Wait until `offset` can be read; False after `timeout` seconds."""
 
     def watch(self, signal: Signal) -> bool:
-        """Set `signal` at each append, until unwatch(); False where an append can only be looked for."""
+        """Set `signal` at each append, until unwatch(); False if appends can only be polled for."""
 
     def unwatch(self, signal: Signal) -> None:
-        """Leave `signal` alone."""
+        """Stop setting `signal`."""
 
 
 class LocalSource:
-    """Reads segments that are files here, and goes on where they are replaced meanwhile."""
+    """Reads segments in local files, and goes on if they are replaced meanwhile."""
 
     __slots__ = ()
 
@@ -125,14 +124,14 @@ class LocalSource:
             raise ClosedError(self.name)
 
     def watch(self, signal: Signal) -> bool:
-        """Say that an append can only be looked for."""
+        """Return False: appends can only be polled for."""
         return False
 
     def unwatch(self, signal: Signal) -> None:
-        """Leave `signal` alone."""
+        """Do nothing."""
 
     def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
-        """Return the range that [start, end) stands for now; OffsetOutOfRangeError if it starts elsewhere."""
+        """Return [start, end) with defaults, cut at the high watermark; OffsetOutOfRangeError if outside."""
         self.check_open()
         low, high = self.start_offset, self.next_offset
         start = low if start is None else start
@@ -142,12 +141,12 @@ class LocalSource:
         return start, mark if end is None else min(end, mark)
 
     def pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
-        """Read [start, end) segment by segment, going on where segments were replaced meanwhile."""
+        """Read [start, end) segment by segment, and go on if segments are replaced meanwhile."""
         deadline: float | None = None
         while start < end:
-            end = min(end, self.high_watermark)  # first: a log that was truncated may be growing again
+            end = min(end, self.high_watermark)  # first: a truncated log may be growing again
             layout = self.layout()
-            if start < self.start_offset:  # trimmed while it is being read
+            if start < self.start_offset:  # trimmed meanwhile
                 raise OffsetOutOfRangeError(self.name, start, self.start_offset, self.next_offset)
             number = layout.find(start)
             segment = layout.segments[number]
@@ -169,7 +168,7 @@ class LocalSource:
                 end = min(end, self.high_watermark)
 
     def ask(self, question: Callable[[Layout], Answer]) -> Answer:
-        """Ask something about the segments, again if they were replaced meanwhile."""
+        """Return the answer to a question about the segments; ask again if they are replaced meanwhile."""
         self.check_open()
         deadline: float | None = None
         while True:
@@ -180,14 +179,14 @@ class LocalSource:
                 deadline = self.wait_for_change(layout, problem, deadline)
 
     def changed_since(self, layout: Layout) -> bool:
-        """Say whether segments have changed; if they are just changing, wait for that."""
+        """Say whether segments have changed; wait for a change that is under way."""
         deadline = time.monotonic() + CHANGE_SECONDS
         while self.changes % 2 and time.monotonic() < deadline:
             time.sleep(0.001)
         return self.changes != layout.generation
 
     def wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
-        """Decide what a failed read means: segments that are just being replaced, or damage."""
+        """Return a deadline for the next try if segments were replaced; otherwise raise the problem."""
         deadline = time.monotonic() + CHANGE_SECONDS if deadline is None else deadline
         while time.monotonic() < deadline:
             changes = self.changes
@@ -204,10 +203,10 @@ class LocalSource:
 
 
 class PageSource(LocalSource):
-    """A partition seen from outside its writer's process. It never writes.
+    """A partition seen from outside its writer's process; it never writes.
 
-    While a writer is at work, its state page says how far to read. Without one the files are checked here, in
-    memory, as the next writer will check them: hardly at all after a clean shutdown.
+    While a writer is at work, its state page says how far to read. Otherwise the files are checked as the
+    next writer will check them, but only in memory; after a clean shutdown hardly anything is.
     """
 
     def __init__(
@@ -220,8 +219,8 @@ class PageSource(LocalSource):
         clean: Callable[[], bool] = lambda: False,
         same: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Take note of it all; `writer` says whether a process writes the log, `clean` whether it was closed
-        cleanly, `same` whether the topic is still the one that it was.
+        """`writer` says whether a process writes the log, `clean` whether the log was closed cleanly, `same`
+        whether the topic has not been deleted and created again.
         """
         self.path = path
         self.name = name
@@ -234,17 +233,17 @@ class PageSource(LocalSource):
         self._lock = threading.RLock()
         self._page: StatePage | None = None
         self._known: Layout | None = None
-        # start, next, durable, high watermark, clean: where there is no writer to follow; what the page said
+        # without a writer: start, next, durable, high watermark and clean offset; and what the page said then
         self._settled: tuple[int, int, int, int, int] | None = None
         self._settled_at: tuple[int, int] | None = None
 
     def open(self, steps: Steps | None = None) -> None:
-        """Look at the files; `steps` hears how far that has come."""
+        """Check the files, and report the progress to `steps`."""
         self._follow(steps)
         self.layout()
 
     def _follow(self, steps: Steps | None = None) -> StatePage | None:
-        """Return the page to follow, None while there is no writer to keep it true."""
+        """Return the page to follow; None while there is no writer that keeps it up to date."""
         self.check_open()
         page = self._page
         if page is not None and self._settled is None:
@@ -256,8 +255,8 @@ class PageSource(LocalSource):
                     page.belongs_to(self, self._cache)
                     self._cache.woke(self)
             page = self._page
-            # a writer that is still opening the log is none to follow, but moves the page once it appends
-            moved = page is not None and _told(page) != self._settled_at
+            # a writer that is still opening the log cannot be followed; it changes the page once it appends
+            moved = page is not None and _version(page) != self._settled_at
             if moved and self._has_writer():
                 if self._known is not None:
                     self._known = self._known._replace(generation=_TO_BE_LISTED)
@@ -268,24 +267,27 @@ class PageSource(LocalSource):
             return page if self._settled is None else None
 
     def _settle(self, page: StatePage | None, steps: Steps | None = None) -> None:
-        known, told = (page.checkpoint, _told(page)) if page else (None, None)
+        known, version = (page.checkpoint, _version(page)) if page else (None, None)
         recovery = Recovery(self.path, self.name, known, self.config, self._cache, steps)
         found = recovery.run(clean=self._is_clean(), mode="cut", read_only=True)
-        self._replace_layout(Layout.of(found.segments, 0 if told is None else told[0]))
+        self._replace_layout(Layout.of(found.segments, 0 if version is None else version[0]))
         start, end, mark = found.start_offset, found.next_offset, page.kept_high_watermark if page else None
         if mark is None:
             mark = start if epochs.is_there(self.path) else end
         self._settled = (start, end, found.durable_offset, max(start, min(mark, end)), found.clean_offset)
-        self._settled_at = told
+        self._settled_at = version
 
     def wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
-        """Without a writer to follow, a missing file may be what a writer that now recovers has replaced."""
+        """Return a deadline for the next try, or raise the problem.
+
+        Without a writer to follow, a file may be missing because a writer that is now recovering replaced it.
+        """
         if self._settled is not None and isinstance(problem, FileNotFoundError):
             with self._lock, contextlib.suppress(CorruptionError):  # the file is lost: that is raised below
                 self._settle(self._page)
                 if self._known is not None and _paths(self._known) != _paths(layout):
                     return time.monotonic() + CHANGE_SECONDS if deadline is None else deadline
-        if self._follow() is None:  # a change that a killed writer began nobody ends
+        if self._follow() is None:  # nobody ends a change that a killed writer began
             deadline = time.monotonic()
         return super().wait_for_change(layout, problem, deadline)
 
@@ -305,7 +307,7 @@ class PageSource(LocalSource):
             return self._known
 
     def _replace_layout(self, layout: Layout) -> None:
-        """Go on with other segments; a map of one that was removed would keep its blocks on the disk."""
+        """Replace the segments; unmap the old ones, because a map keeps the blocks of a removed file."""
         before, self._known = self._known, layout
         for segment in before.segments if before else ():
             self._cache.forget(segment)
@@ -316,19 +318,19 @@ class PageSource(LocalSource):
         while True:
             generation, segments = page.generation, None
             try:
-                if generation % 2 == 0 or time.monotonic() > deadline:  # a .swap file would be read in full
+                if generation % 2 == 0 or time.monotonic() > deadline:  # listing a .swap file reads all of it
                     segments = list_segments(self.path, self._cache)
-            except FileNotFoundError:  # removed while they were listed, or all of it
+            except FileNotFoundError:  # a segment was removed meanwhile, or the whole directory
                 if not os.path.isdir(self.path):
                     raise UnknownTopicError(self.name) from None
             settled = generation % 2 == 0 and page.generation == generation
             if segments is not None and (settled or time.monotonic() > deadline):
                 break
             time.sleep(0.0005)
-        if not segments:  # a power cut took an empty one
+        if not segments:  # a power cut took an empty segment
             segments = [Segment(segment_path(self.path, page.base_offset), page.base_offset, 0, self._cache)]
         while len(segments) > 1 and segments[1].base_offset <= page.start_offset:
-            del segments[0]  # trimmed; its file may go at any moment
+            del segments[0]  # trimmed; its file may disappear at any moment
         segments[-1].active = True
         if page.base_offset == segments[-1].base_offset:
             segments[-1].size_bytes = page.end_position
@@ -336,13 +338,13 @@ class PageSource(LocalSource):
 
     @property
     def changes(self) -> int:  # type: ignore[override]
-        """A count that moves whenever segments change; odd while they do."""
+        """A count that grows whenever segments change; odd during the change."""
         page = self._follow()
         return self._known.generation if page is None and self._known else page.generation if page else 0
 
     @property
     def truncations(self) -> int:  # type: ignore[override]
-        """A count that moves whenever a truncation begins or ends."""
+        """A count that grows whenever a truncation starts or ends."""
         return 0 if self._page is None else self._page.truncations
 
     @property
@@ -353,7 +355,7 @@ class PageSource(LocalSource):
 
     @property
     def next_offset(self) -> int:  # type: ignore[override]
-        """The offset that the next append gets."""
+        """The offset of the next append."""
         page = self._follow()
         return page.next_offset if page else self._fixed(1)
 
@@ -365,13 +367,13 @@ class PageSource(LocalSource):
 
     @property
     def high_watermark(self) -> int:  # type: ignore[override]
-        """Readers stop here; next_offset where there are no replicas."""
+        """Readers stop here; next_offset if there are no replicas."""
         page = self._follow()
         return page.high_watermark if page else self._fixed(3)
 
     @property
     def clean_offset(self) -> int:
-        """Below it compaction has left one record of each key."""
+        """Below this offset, compaction has left one record per key."""
         page = self._follow()
         return page.clean_offset if page else self._fixed(4)
 
@@ -386,7 +388,7 @@ class PageSource(LocalSource):
         return settled[number]
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
-        """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
+        """Wait until `offset` can be read; False after `timeout` seconds."""
         began = time.monotonic()
         while self.high_watermark <= offset:
             waited = time.monotonic() - began
@@ -395,34 +397,32 @@ class PageSource(LocalSource):
             time.sleep(look_again_after(waited))
         return True
 
-    # --- letting the page go while nobody reads
+    # --- unmapping the page while nobody reads
 
-    uses = 0  # it costs little to map the page again
+    uses = 0  # never counted: mapping the page again costs little
 
     def rest(self) -> bool:
-        """Let the page's map go until it is needed."""
+        """Unmap the page until it is needed."""
         page = self._page
         if page is not None:
             page.rest()
         return True
 
     def mapped_again(self) -> None:
-        """Raise UnknownTopicError if the page is that of another topic of the same name: a file system gives
-        the inode of a file that was removed to the next one.
-        """
+        """Raise UnknownTopicError if the topic has been replaced: a new page may have the old one's inode."""
         if not self._is_same():
             raise UnknownTopicError(self.name)
 
     def lost(self, problem: CommitLogError) -> CommitLogError:
-        """Return what to raise when the state page is gone."""
+        """Return the error to raise when the state page is gone."""
         return problem if os.path.isdir(self.path) else UnknownTopicError(self.name)
 
     def forked(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """In a forked child: replace the lock, which a thread of the parent may have held."""
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Let the maps go."""
+        """Unmap everything."""
         with self._lock:
             self.closed = True
             self._page = None
@@ -432,13 +432,13 @@ class PageSource(LocalSource):
 
 
 def look_again_after(waited: float) -> float:
-    """Return the seconds after which to look for an append of another process, having waited this long."""
-    # measured: looking every 50 us sees one after 15 us (p50), every 1 ms after 0.6; then save the processor
+    """Return the seconds until the next poll for an append of another process, after `waited` seconds."""
+    # measured: polling every 50 us sees one after 15 us (p50), every 1 ms after 0.6 ms; later save CPU
     return 50e-6 if waited < 0.05 else 1e-3 if waited < 5 else 5e-3
 
 
-def _told(page: StatePage) -> tuple[int, int]:
-    """Return what changes in a page when a process writes."""
+def _version(page: StatePage) -> tuple[int, int]:
+    """Return the words of a page that change whenever a process writes."""
     return page.generation, page.next_offset
 
 

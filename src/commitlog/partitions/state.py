@@ -1,4 +1,4 @@
-"""LogState: where an open partition stands, in memory, on its page and in its files."""
+"""LogState: the state of an open partition, in memory, on its page and in its files."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from commitlog.tasks import Signal
 _logger = logging.getLogger("commitlog.partition")
 
 Refusal = Callable[[], CommitLogError]
-_rules = lru_cache(maxsize=256)(Rules)  # partitions with the same settings share them
-_NO_WORDS = memoryview(b"").cast("q")  # of a page that is not mapped
+_rules = lru_cache(maxsize=256)(Rules)  # shared by partitions with the same settings
+_NO_WORDS = memoryview(b"").cast("q")  # the words of a page that is not mapped
 
 
 class LogState(LocalSource):
-    """The segments of one partition, how far they are written, durable and clean, and who waits for more.
+    """The segments of one partition, how far they are written, durable and clean, and what waits for more.
 
     start_offset <= durable_offset <= next_offset. Bytes are in the file before next_offset moves, and a sync
     has returned before durable_offset does. start_offset <= high_watermark <= next_offset.
 
-    Locks: `lock` guards appends and the set of segments, `sync_lock` allows one sync at a time and is taken
-    first. No sync is made while `lock` is held, but by what stops appends anyway: a truncation, a repair and
-    a change of the leader epoch. Where this says "locked", the caller holds `lock`.
+    Locks: `lock` guards appends and the set of segments; `sync_lock` allows one sync at a time and is taken
+    first. No sync is made while `lock` is held, except by operations that stop appends anyway: truncation,
+    repair and a change of the leader epoch. "Locked" below means that the caller holds `lock`.
     """
 
     __slots__ = (
@@ -82,9 +82,9 @@ class LogState(LocalSource):
         self.lock, self.sync_lock = access.lock, access.sync_lock
         self.waiters = Waiters()
         self.closed = False
-        self.inherited = False  # whether this is a forked child's copy
-        self.ended_by: Refusal | None = None  # why nothing is written any more
-        self.append_refusal: Refusal | None = None  # why users append nothing: ended, or following
+        self.inherited = False  # whether this is the copy of a forked child
+        self.ended_by: Refusal | None = None  # why nothing can be written any more
+        self.append_refusal: Refusal | None = None  # why users cannot append: ended, or following
         self.failure: str | None = None
         self.wake_flusher: Callable[[], None] = lambda: None
         self.on_append: Callable[[], None] | None = None  # the node that replicates it, while it leads
@@ -92,18 +92,18 @@ class LogState(LocalSource):
         self.next_offset = found.next_offset
         self.durable_offset = found.durable_offset
         self.clean_offset = found.clean_offset
-        self.mark: int | None = None  # the high watermark, None without replicas
-        self.leader_epoch = 0  # what appends are stamped with
+        self.mark: int | None = None  # the high watermark; None without replicas
+        self.leader_epoch = 0  # of new batches
         self.epochs = EpochHistory()
         self.rolls_by_itself = True  # a follower rolls where its leader does
         self.segments = Layout.of(found.segments, page.generation)
         self.unsynced = unsynced(found)
-        self.replacing = False  # whether files are being replaced without `lock`
-        # the directory needs a sync while they differ
+        self.replacing = False  # whether files are being replaced without holding `lock`
+        # while these differ, the directory needs a sync
         self.name_changes, self.names_synced = 1, 1 if found.indexes_trusted else 0
         self.trash = Trash()
         self.producers = producer_state.Producers()
-        self.tells_of_producers = False  # whether the page surely does
+        self.tells_of_producers = False  # whether the page is known to declare producers, durably
         if found.has_producers:
             self.restore_producers()
         if found.indexes_trusted:
@@ -115,7 +115,7 @@ class LogState(LocalSource):
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
-        """Take other settings; those of segments count from the next roll on."""
+        """Change the settings; those of segments apply from the next roll on."""
         self.config = config
         self.rules = _rules(config)
         self.counts_records = config.flush_messages != -1
@@ -128,17 +128,17 @@ class LogState(LocalSource):
 
     @property
     def changes(self) -> int:  # type: ignore[override]
-        """A count that moves whenever segments change; odd while they do."""
+        """A count that grows whenever segments change; odd during the change."""
         return self.page.generation
 
     @property
     def truncations(self) -> int:  # type: ignore[override]
-        """A count that moves whenever a truncation begins or ends."""
+        """A count that grows whenever a truncation starts or ends."""
         return self.page.truncations
 
     @property
     def high_watermark(self) -> int:  # type: ignore[override]
-        """Readers stop here; next_offset where there are no replicas."""
+        """Readers stop here; next_offset if there are no replicas."""
         mark = self.mark
         return self.next_offset if mark is None else mark
 
@@ -150,11 +150,9 @@ class LogState(LocalSource):
             raise ClosedError(self.name)
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
-        """Wait until `offset` can be read; False if it cannot after `timeout` seconds, or when closed."""
+        """Wait until `offset` can be read; False after `timeout` seconds, or when closed."""
         if self.high_watermark <= offset:
-            self.waiters.wait_until(
-                lambda: self.high_watermark > offset or self.ended_by is not None, timeout
-            )
+            self.waiters.wait_until(lambda: self.high_watermark > offset or bool(self.ended_by), timeout)
         return self.high_watermark > offset
 
     def watch(self, signal: Signal) -> bool:
@@ -163,27 +161,27 @@ class LogState(LocalSource):
         return True
 
     def unwatch(self, signal: Signal) -> None:
-        """Leave `signal` alone."""
+        """Stop setting `signal`."""
         self.waiters.unwatch(signal)
 
     # --- refusing
 
     def check_writable(self) -> None:
-        """Raise the reason why nothing is written any more, if there is one."""
+        """Raise the reason why nothing can be written any more, if there is one."""
         if self.ended_by is not None:
             raise self.ended_by()
 
     def check_appendable(self) -> None:
-        """Raise the reason why users append nothing, if there is one: a follower refuses them."""
+        """Raise the reason why users cannot append, if there is one: a follower refuses them."""
         if self.append_refusal is not None:
             raise self.append_refusal()
 
     def end(self, refusal: Refusal) -> None:
-        """Write nothing from now on."""
+        """Refuse all writes from now on."""
         self.ended_by = self.append_refusal = refusal
 
     def fail(self, cause: str) -> None:
-        """Take no more appends: after a failed sync nobody knows what the disk holds."""
+        """Stop the partition: after a failed sync nobody knows what the disk holds."""
         self.failure = cause
         _logger.error("%s takes no more appends until it is opened again: %s", self.name, cause)
         self.end(lambda: PartitionFailedError(self.name, cause))
@@ -191,13 +189,13 @@ class LogState(LocalSource):
         self.access.failed()
 
     def fail_without_directory(self, error: FileNotFoundError) -> NoReturn:
-        """Take no more appends once a file cannot be made: the directory was removed, or has another name."""
+        """Stop the partition because a file cannot be created: the directory was removed or renamed."""
         self.fail(str(error))
         raise PartitionFailedError(self.name, str(error)) from error
 
     @contextlib.contextmanager
     def ended_by_failure(self) -> Iterator[None]:
-        """Take no more appends if the disk fails in here."""
+        """Stop the partition if the disk fails in the `with` block."""
         try:
             yield
         except OSError as error:
@@ -205,43 +203,41 @@ class LogState(LocalSource):
             raise PartitionFailedError(self.name, str(error)) from error
 
     def full(self, error: OSError) -> OSError | CommitLogError:
-        """Return what to raise for an error that left nothing behind: a typed one for a full disk, or if too
-        many files are open.
-        """
+        """Return the typed error for a full disk or too many open files, if nothing was left behind."""
         if files.is_too_many(error):
             return TooManyOpenFilesError(self.path, error.strerror)
         return DiskFullError(self.path, error.strerror) if files.is_full(error) else error
 
     def check_linked(self) -> None:
-        """Take no more appends if the active segment's file was removed, for they would be lost. Locked."""
+        """Stop the partition if the active segment's file was removed: appends would be lost. Locked."""
         if self.writer.is_unlinked:
             cause = f"{self.writer.segment.path} was removed"
             self.fail(cause)
             raise PartitionFailedError(self.name, cause)
 
     def forked(self, refusal: Refusal) -> None:
-        """In a forked child: refuse everything; what is known here is what the parent knew at the fork."""
+        """In a forked child: refuse everything, because only the parent's state at the fork is known."""
         self.access.renew()
         self.lock, self.sync_lock = self.access.lock, self.access.sync_lock
         self.waiters = Waiters()
         self.end(refusal)
         self.inherited = True
 
-    # --- letting files go while nobody appends
+    # --- closing files while nobody appends
 
     @property
     def uses(self) -> int:
-        """A count that moves when it is used."""
+        """A count that grows when the partition is used."""
         return self.next_offset + self.name_changes
 
     def rest(self) -> bool:
-        """Let the files go until they are needed; False if it is in use just now, or shared. Never waits."""
+        """Close the files until they are needed, without waiting; False if in use or shared."""
         lock = self.lock
         if isinstance(lock, ProcessLock):
             return False
         if self.closed:
             return True
-        for taken in iter(partial(lock.acquire, blocking=False), None):  # Ctrl-C leaves nothing held so
+        for taken in iter(partial(lock.acquire, blocking=False), None):  # so Ctrl-C cannot leave it held
             try:
                 if not taken or self.ended_by is not None or self.replacing:
                     return False
@@ -249,19 +245,19 @@ class LogState(LocalSource):
                 self.words = _NO_WORDS
                 self.page.rest()
                 return True
-            except OSError:  # the next append to it will meet it
+            except OSError:  # the next append will meet it, too
                 return False
             finally:
                 if taken:
                     lock.release()
-        raise AssertionError  # the iterator has no end
+        raise AssertionError  # the iterator is infinite
 
     def wake(self) -> SegmentWriter:
         """Return the writer, with its files open. Locked."""
-        if self.words is _NO_WORDS:  # first: an awake writer lets appends store into them
+        if self.words is _NO_WORDS:  # first: with an awake writer, appends store into them
             self.words = self.page.words
         if self.writer.resting:
-            self.name_changes += self.writer.is_unopened  # it may make files
+            self.name_changes += self.writer.is_unopened  # it may create files
             try:
                 self.writer.wake()
             except FileNotFoundError as error:
@@ -271,24 +267,24 @@ class LogState(LocalSource):
         return self.writer
 
     def another_handle(self) -> files.Descriptor:
-        """Return another descriptor of the active segment, whether the partition rests or not. Locked."""
+        """Return a second descriptor of the active segment, even if the partition rests. Locked."""
         try:
             return self.writer.another_handle()
         except FileNotFoundError as error:
             self.fail_without_directory(error)
 
     def mapped_again(self) -> None:
-        """What the page says, this process has written there."""
+        """Do nothing: this process has written the page itself."""
 
     def lost(self, problem: CommitLogError) -> CommitLogError:
-        """Take no more appends once the state page is gone; returns what to raise."""
+        """Stop the partition because the state page is gone; returns the error to raise."""
         self.fail(str(problem))
         return problem
 
     # --- the set of segments
 
     def publish_layout(self, segments: Sequence[Segment]) -> None:
-        """Go on with these segments, the last of which is active, and let readers see them. Locked."""
+        """Set the segments, the last of which is active, and publish them to readers. Locked."""
         page, active = self.page, segments[-1]
         page.begin_change()
         if self.mark is None:
@@ -296,23 +292,23 @@ class LogState(LocalSource):
         else:
             self.mark = min(self.mark, self.next_offset)
             page.publish_layout(active.base_offset, active.size_bytes, self.next_offset, self.mark)
-        self.words = page.words  # it may have rested
+        self.words = page.words  # the page may have been unmapped
         self.segments = Layout.of(segments, page.generation)
-        self.end_change()  # last: as long as the generation is odd, Ctrl-C makes files and memory agree
+        self.end_change()  # last: while the generation is odd, Ctrl-C leads to a repair
 
     def end_change(self) -> None:
-        """Let readers, those of this process too, know that the segments stay as they are for now."""
+        """Tell readers, also those of this process, that the change of segments is over."""
         if not self.replacing:
             self.page.end_change()
             self.segments = self.segments._replace(generation=self.page.generation)
 
     def publish_mark(self, mark: int) -> None:
-        """Let readers read up to `mark`. Locked."""
+        """Set the high watermark and publish it to readers. Locked."""
         self.mark = mark
         self.page.publish_high_watermark(mark)
 
     def retire(self, segment: Segment) -> None:
-        """Take a segment's files away; they are unlinked when file_delete_delay_ms is over."""
+        """Rename a segment's files as deleted; they are unlinked after file_delete_delay_ms."""
         self.cache.forget(segment)
         self.trash.take(segment, time.monotonic() + self.config.file_delete_delay_ms / 1000)
 
@@ -359,7 +355,7 @@ class LogState(LocalSource):
     # --- after Ctrl-C in the middle of a change of segments
 
     def put_right(self, work: Callable[[], object]) -> None:
-        """Undo or finish what was interrupted; a second interruption, or an error, ends the partition."""
+        """Undo or finish what was interrupted; a second interruption, or an error, stops the partition."""
         try:
             work()
         except BaseException as error:
@@ -379,7 +375,8 @@ class LogState(LocalSource):
     ) -> None:
         """After an interruption, finish a change of the active segment if the page has it, else undo it.
 
-        The `old` one ended at `position` and was the last of `before`; the new one follows those that `stay`.
+        The `old` writer's segment ended at `position` and was the last of `before`; the new segment comes
+        after those that `stay`.
         """
         page, new = self.page, self.writer
         if (page.base_offset, page.end_position) != (old.segment.base_offset, position):
@@ -396,12 +393,12 @@ class LogState(LocalSource):
             self.restore_producers()
 
     def go_on_in(self, segments: Sequence[Segment], position: int) -> None:
-        """Open the last of these segments again, up to `position`, and remove what was made to follow it."""
+        """Reopen the last of these segments, up to `position`, and remove files made to follow it."""
         last, name = segments[-1], segment_path(self.path, self.next_offset)
         names = [name + ADOPTED_SUFFIX, *([name] if name != last.path else [])]
         for made in [one for name in names for one in (name, *companions(name))]:
             files.remove(made)
-        files.sync_directory(self.path)  # or it could come back behind what is appended now
+        files.sync_directory(self.path)  # or one could come back after what is appended now
         self.cache.forget(last)
         segment = Segment(last.path, last.base_offset, position, self.cache)
         self.writer = SegmentWriter.open(segment, self.config, trust_indexes=False)
@@ -409,7 +406,7 @@ class LogState(LocalSource):
         self.publish_layout((*segments[:-1], segment))
 
     def look_again(self) -> None:
-        """After a failure half-way: let readers see what the files hold now. Locked."""
+        """After a failure half-way: publish to readers what the files hold now. Locked."""
         with contextlib.suppress(OSError, CommitLogError):
             recovery = Recovery(self.path, self.name, self.page.checkpoint, self.config, self.cache)
             found = recovery.run(clean=False, mode="cut", read_only=True)
@@ -419,7 +416,7 @@ class LogState(LocalSource):
         self.end_change()
 
     def take_up_files(self) -> None:
-        """Bring files, page and memory into order, as open() does; with both locks held."""
+        """Bring files, page and memory into order, as an open does; with both locks held."""
         page, position = self.page, self.writer.segment.size_bytes
         self.writer.close()
         for segment in self.segments.segments:
@@ -443,18 +440,17 @@ class LogState(LocalSource):
         if self.mark is not None:
             self.epochs = self.recovered_epochs()
 
-    # --- what the batches say besides records: their producers and their leader epochs
+    # --- what is derived from batches: producers and leader epochs
 
     def restore_producers(self) -> None:
-        """Learn from the batches, and the snapshots, who has sent what."""
-        self.producers = producer_state.restored(
-            self.path, self.segments.segments, self.next_offset, now_ms()
-        )
+        """Rebuild the state of producers from snapshots and batches."""
+        segments = self.segments.segments
+        self.producers = producer_state.restored(self.path, segments, self.next_offset, now_ms())
         if len(self.producers):
             self.page.publish_producers()
 
     def save_producers(self) -> None:
-        """Write a snapshot, so that the batches before it need not be read again; one older is kept."""
+        """Write a snapshot of producers, which saves reading the batches before it; keep one older."""
         if len(self.producers) == 0:
             return
         self.producers.next_offset = self.next_offset
@@ -463,15 +459,15 @@ class LogState(LocalSource):
             self.producers.save(self.path)
             published = self.producers.published
             if published is None or published.base_offset >= self.start_offset:
-                # otherwise one of them is synced, and alone tells
+                # otherwise the last publication may only be in a synced snapshot
                 producer_state.remove_snapshots(producer_state.snapshots(self.path)[:-2])
 
     def recovered_epochs(self) -> EpochHistory:
-        """Return the leader epochs that the file and the batches tell."""
+        """Return the leader epochs from the file and the batches."""
         return epochs.recovered(self.path, self.segments.segments, self.start_offset, self.next_offset)
 
     def store_epochs(self, history: EpochHistory) -> None:
-        """Make leader epochs durable; nothing has moved if there is no room."""
+        """Make leader epochs durable; on a full disk nothing changes."""
         try:
             epochs.store(self.path, history)
         except OSError as error:
@@ -487,5 +483,5 @@ def unsynced(found: Recovered) -> list[Segment]:
 
 
 def now_ms() -> int:
-    """Return the time, in milliseconds since the epoch."""
+    """Return the current time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Syncer: makes what was appended durable, for several callers at once where it can."""
+"""Syncer: makes appended records durable, with one sync for several callers where possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Syncer:
         self.sync_to(state.page.next_offset)  # other processes may have appended, too
 
     def sync_to(self, offset: int) -> None:
-        """Group commit: a caller that waited for another's sync finds its records covered and returns."""
+        """Make everything below `offset` durable. Group commit: another caller's sync may have covered it."""
         state = self._state
         with state.sync_lock:
             if state.durable_offset >= offset:
@@ -38,20 +38,20 @@ class Syncer:
         self.sync_files(*self.take_unsynced())
 
     def take_unsynced(self) -> tuple[int, files.Descriptor, list[Segment], int]:
-        """Return what a sync has to cover now, with `lock` held: end, descriptor, segments, names."""
+        """Return what a sync must cover now: end, descriptor, segments, names. With `lock` held."""
         state = self._state
         state.check_linked()
         state.writer.make_way_for_sync()
         return state.next_offset, state.another_handle(), list(state.unsynced), state.name_changes
 
     def check_linked(self) -> None:
-        """Take no more appends if the active segment's file was removed: they would be lost with it."""
+        """Stop the partition if the active segment's file was removed: appends would be lost."""
         with self._state.lock:
             self._state.check_writable()
             self._state.check_linked()
 
     def sync_files(self, end: int, active: files.Descriptor, sealed: list[Segment], names: int) -> None:
-        """Make durable what take_unsynced() returned."""
+        """Sync what take_unsynced() returned."""
         state, began = self._state, time.perf_counter()
         with state.ended_by_failure():
             try:
@@ -63,12 +63,12 @@ class Syncer:
             finally:
                 active.close()
         state.counters.synced(time.perf_counter() - began)
-        # only now: what an interrupted sync did not reach waits for the next
+        # only now, so that the next sync repeats an interrupted one
         del state.unsynced[: len(sealed)]
         state.names_synced = names
         state.durable_offset = end
         state.page.publish_durable(end)
-        if sealed:  # or damage to them would look, after a power cut, like a torn tail
+        if sealed:  # otherwise damage to them would look like a torn tail after a power cut
             self.sync_page()
 
     def sync_page(self) -> None:
@@ -84,9 +84,7 @@ class Syncer:
         state.names_synced = names
 
     def declare_producers(self) -> None:
-        """Make it durable that batches name their producer, before the first one does: or a power cut could
-        leave the batch, and nobody would look for it.
-        """
+        """Make it durable that batches name producers, before one does: recovery looks for them only then."""
         state = self._state
         with state.sync_lock:
             state.check_writable()

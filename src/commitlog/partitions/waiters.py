@@ -1,4 +1,4 @@
-"""Waiters: the threads of this process that wait for records of a partition, and how they hear of one."""
+"""Waiters: wakes the threads of this process that wait for records of a partition."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Waiters:
     def __init__(self) -> None:
         self._changed = Condition()
         self._watchers: set[Signal] = set()
-        self.count = 0  # of those who wait, watch or attend
+        self.count = 0  # of threads, signals and nodes that must be notified
 
     def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> None:
-        """Wait until something holds, for `timeout` seconds at most."""
+        """Wait until `reached` returns True, at most `timeout` seconds."""
         with self._changed.mutex:
             self.count += 1
             try:
@@ -33,18 +33,18 @@ class Waiters:
             self.count += 1
 
     def unwatch(self, signal: Signal) -> None:
-        """Leave `signal` alone."""
+        """Stop setting `signal`."""
         with self._changed.mutex:
             self._watchers.discard(signal)
             self.count -= 1
 
     def attended(self, more: int) -> None:
-        """Count one who has to hear of every append, or one less."""
+        """Change the number of nodes that are called after every append by `more`."""
         with self._changed.mutex:
             self.count += more
 
     def notify(self) -> None:
-        """Wake everybody who waits or watches."""
+        """Wake all waiting threads and set all watching signals."""
         with self._changed.mutex:
             self._changed.notify_all()
             for signal in self._watchers:

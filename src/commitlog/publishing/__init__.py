@@ -1,1 +1,1 @@
-"""Files that other processes wrote, brought into their partitions together and exactly once."""
+"""Appends files that other processes wrote to their partitions, together and exactly once."""

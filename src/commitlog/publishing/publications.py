@@ -1,7 +1,7 @@
-"""What was published: records of the compacted topic __publications, and a table of the latest ones.
+"""Publications: the records of the compacted topic __publications, and a table of the latest ones.
 
-The key is the transaction's id. A record with a list of staged files commits an epoch; one without it, which
-follows, tells that all of them are appended. As JSON: {"epoch": 7, "before": 6, "staged": [["orders", 0,
+The key is the id of the transaction. A record with a list of staged files commits an epoch; a later one
+without it says that all of them are appended. As JSON: {"epoch": 7, "before": 6, "staged": [["orders", 0,
 "00f3...", size, records, checksum, topic_id], ...]} and then {"epoch": 7}.
 """
 
@@ -22,17 +22,17 @@ TOPIC = "__publications"
 TOPIC_CONFIG: dict[str, Any] = {
     "cleanup_policy": "compact",
     "compression_type": "zstd",
-    "segment_bytes": 8 << 20,  # the active segment is not compacted, and read at open
+    "segment_bytes": 8 << 20,  # the active segment is never compacted, and is read at open
     "segment_index_bytes": 1 << 20,
     "segment_ms": 24 * 60 * 60 * 1000,
-    "max_message_bytes": 32 << 20,  # before compression; a staged file takes about 60 bytes of it
+    "max_message_bytes": 32 << 20,  # before compression; a staged file takes about 60 bytes
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """An epoch that is committed. `staged` is what is to be appended, None once it is; `before` is the epoch
-    that was published before, None if this is the first.
+    """A committed epoch. `staged` has the files to append, None once they are; `before` is the previous
+    published epoch, None if this is the first.
     """
 
     txn_id: str
@@ -51,13 +51,13 @@ class Publications:
         self._next_offset = 0
 
     def latest(self, txn_id: str) -> Publication | None:
-        """Return the latest publication of a transaction."""
+        """Return the latest publication of a transaction; None if there is none."""
         with self._lock:
             self._catch_up()
             return self._table.get(txn_id)
 
     def unfinished(self) -> list[Publication]:
-        """Return what is committed, but perhaps not appended: at most one, as they are made one at a time."""
+        """Return the publications that may not be completely appended: at most one, as a lock orders them."""
         with self._lock:
             self._catch_up()
             return [one for one in self._table.values() if one.staged is not None]
@@ -68,11 +68,11 @@ class Publications:
         self._partition.append(value, key=key, sync=True)
 
     def sync(self) -> None:
-        """Make durable what another process may have written just before it died."""
+        """Make publications durable that another process may have written just before it died."""
         self._partition.sync()
 
     def _catch_up(self) -> None:
-        """Read what was written since; a pass of compaction only removes what was overwritten."""
+        """Read the records written since the last call; compaction removes only those that were replaced."""
         end = self._partition.high_watermark
         if end > self._next_offset:
             start = max(self._next_offset, self._partition.start_offset)
@@ -92,22 +92,15 @@ def _to_json(publication: Publication) -> tuple[bytes, bytes]:
     if publication.staged is not None:
         stored["before"] = publication.before
         stored["staged"] = [
-            [
-                one.topic,
-                one.partition,
-                f"{one.file_id:016x}",
-                one.size_bytes,
-                one.records,
-                one.checksum,
-                one.topic_id,
-            ]
+            [one.topic, one.partition, f"{one.file_id:016x}", one.size_bytes,
+             one.records, one.checksum, one.topic_id]
             for one in publication.staged
-        ]
+        ]  # fmt: skip
     return publication.txn_id.encode(), json.dumps(stored, separators=(",", ":")).encode()
 
 
 def _from_json(key: bytes, value: bytes) -> Publication:
-    """Return what _to_json() was given; ValueError, KeyError or TypeError if these are not its bytes."""
+    """Return the publication that _to_json() encoded; ValueError, KeyError or TypeError if it is none."""
     stored = json.loads(value)
     epoch, before, staged = _number(stored["epoch"]), None, None
     if "staged" in stored:
@@ -121,7 +114,7 @@ def _staged(
 ) -> StagedFile:
     check_topic_name(topic)  # an InvalidTopicError is a ValueError
     if topic_id is not None and not is_id(topic_id):
-        raise ValueError(f"{topic_id!r:.40} is no id of a topic")
+        raise ValueError(f"{topic_id!r:.40} is not the id of a topic")
     return StagedFile(
         topic, _number(partition), _file_id(file_id),
         _number(size), _number(records), _number(checksum), topic_id,
@@ -130,7 +123,7 @@ def _staged(
 
 def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r:.40} is no number of a publication")
+        raise ValueError(f"{value!r:.40} is not a number of a publication")
     return value
 
 

@@ -1,9 +1,9 @@
-"""Publisher: staged files appended to partitions of several topics together, exactly once.
+"""Publisher: appends staged files to partitions of several topics, all or nothing and exactly once.
 
-A record in __publications is the commit point. What it lists is appended after it: by the publisher, or, if
-that one died, by the next process that publishes or opens the log for writing. Appending again does no harm:
-each partition tells how far the last publication came in it (Partition.published). One file and one sequence
-are enough, for a lock lets publications come one after another, and files come in the order of the list.
+A record in __publications is the commit point. Afterwards the files that it lists are appended: by the
+publisher or, if that dies, by the next process that publishes or opens the log for writing. Repeating this is
+harmless, because each partition knows how far the last publication came (Partition.published). One file and
+one sequence are enough: a lock orders publications, and files are appended in the order of the list.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _logger = logging.getLogger("commitlog.publishing")
 
 
 class Publisher:
-    """Publishes staged files of one log. With `salvage`, files that are lost or damaged are left out when a
-    publication is finished that somebody else began; otherwise they are a CorruptionError.
+    """Publishes staged files of one log. When it finishes a publication of another process, lost or damaged
+    files are a CorruptionError; with `salvage` they are left out.
     """
 
     def __init__(self, log_path: str, topics: TopicSet, *, salvage: bool = False) -> None:
@@ -58,7 +58,7 @@ class Publisher:
         self._tidied_at = time.monotonic()
 
     def published(self, txn_id: str) -> int | None:
-        """Return the last epoch that is published, all of it; None if none is."""
+        """Return the last epoch that is completely published; None if there is none."""
         known = self._known()
         latest = None if known is None else known.latest(txn_id)
         if latest is None:
@@ -66,7 +66,7 @@ class Publisher:
         return latest.epoch if latest.staged is None else latest.before
 
     def publish(self, txn_id: str, epoch: int, staged: Sequence[StagedFile]) -> bool:
-        """Publish staged files, unless the epoch, or a later one, is published: see CommitLog.publish."""
+        """Publish staged files, unless this epoch or a later one is committed; see CommitLog.publish()."""
         _check_arguments(txn_id, epoch, staged)
         with self._process_lock():
             known = self._joined()
@@ -85,7 +85,7 @@ class Publisher:
             return True
 
     def finish_left(self) -> None:
-        """Finish what a dead process left, unless somebody publishes just now, and so does it anyway."""
+        """Finish what a dead process left, unless another process is publishing, which does this anyway."""
         if self._known() is None and not os.path.isdir(os.path.join(self._log_path, FOLDER)):
             return
         try:
@@ -96,15 +96,13 @@ class Publisher:
                 remove_leftovers(self._log_path, time.time())
         except HeldElsewhereError:
             pass
-        except UnfinishedPublicationError as problem:  # a full disk must not keep anybody from making room
+        except UnfinishedPublicationError as problem:  # an open must succeed on a full disk, to make room
             _logger.warning("%s", problem)
 
     # --- the steps
 
     def _check(self, staged: Sequence[StagedFile]) -> dict[int, list[StagedBatch]]:
-        """Return the batches of staged files by file_id, or raise what could keep them from being appended:
-        after the commit point it is too late.
-        """
+        """Return the batches of staged files by file_id; after the commit it is too late to refuse them."""
         checked = {}
         for one in staged:
             if one.topic in INTERNAL:
@@ -115,13 +113,13 @@ class Publisher:
         return checked
 
     def _finish(self, known: Publications) -> None:
-        """Complete what was committed by somebody who did not come to the end of it."""
+        """Complete what another process committed but did not finish."""
         for publication in known.unfinished():
-            known.sync()  # or a power cut could take the commit away, and leave what is appended now
+            known.sync()  # otherwise a power cut could lose the commit and keep what is appended now
             try:
                 self._complete(known, publication, {}, salvage=self._salvage)
             except UnfinishedPublicationError as problem:
-                if isinstance(problem.__cause__, CorruptionError):  # which no waiting makes good
+                if isinstance(problem.__cause__, CorruptionError):  # trying again would not help
                     raise problem.__cause__ from None
                 raise
 
@@ -133,7 +131,7 @@ class Publisher:
         *,
         salvage: bool = False,
     ) -> None:
-        """Bring in what is committed. What is `checked` of it is not read again."""
+        """Append what is committed; files that are `checked` are not read again."""
         staged = publication.staged or ()
         try:
             # crash: committed, nothing appended -> the next publish() or open() appends it
@@ -149,19 +147,16 @@ class Publisher:
         remove_staged(self._log_path, staged)
 
     def _find(self, staged: StagedFile) -> Topic:
-        """Return the topic that a file was staged for; UnknownTopicError if another has its name now."""
+        """Return the topic that a file was staged for; UnknownTopicError if it has been replaced."""
         topic = self._topics.find(staged.topic)
         if staged.topic_id not in (None, topic.topic_id):
             raise UnknownTopicError(staged.topic)
         return topic
 
     def _append(
-        self,
-        staged: Sequence[StagedFile],
-        checked: Mapping[int, list[StagedBatch]],
-        salvage: bool,
+        self, staged: Sequence[StagedFile], checked: Mapping[int, list[StagedBatch]], salvage: bool
     ) -> Partition | None:
-        """Append what a partition lacks of staged files; returns it, None if it was deleted since."""
+        """Append the parts of staged files that their partition lacks; returns it, None if it was deleted."""
         try:
             partition: Partition = self._find(staged[0]).partition(staged[0].partition)
             done = partition.published
@@ -185,7 +180,7 @@ class Publisher:
     def _append_file(
         self, partition: Partition, staged: StagedFile, batches: Sequence[StagedBatch], sequence: int
     ) -> None:
-        """Append the batches of a file from `sequence` on: the file itself, or a copy of them."""
+        """Append the batches of a file from `sequence` on: adopt the file, or copy them."""
         path = os.path.join(self._log_path, staged.path)
         if sequence == 0 and partition.adopt(path, staged.size_bytes, batches) is not None:
             return
@@ -198,7 +193,7 @@ class Publisher:
             self._tidied_at = time.monotonic()
             remove_leftovers(self._log_path, time.time())
 
-    # --- what it works with
+    # --- what it uses
 
     @property
     def _lock_path(self) -> str:
@@ -210,13 +205,13 @@ class Publisher:
         return self._lock
 
     def _joined(self) -> Publications:
-        """Return the publications, for writing; the topic is made if it is new."""
+        """Return the publications for writing; create the topic if it is new."""
         if self._found is None:
             self._found = Publications(self._topics.join_internal(TOPIC, TOPIC_CONFIG).partition(0))
         return self._found
 
     def _known(self) -> Publications | None:
-        """Return the publications, None if there never were any."""
+        """Return the publications; None if there never were any."""
         if self._found is None and self._topics.counts([TOPIC]):
             self._found = Publications(self._topics.find(TOPIC).partition(0))
         return self._found
@@ -224,9 +219,9 @@ class Publisher:
 
 def _check_arguments(txn_id: object, epoch: object, staged: Sequence[StagedFile]) -> None:
     if not isinstance(txn_id, str) or not txn_id:
-        raise ConfigError("txn_id", txn_id, "must be a string that is not empty")
+        raise ConfigError("txn_id", txn_id, "must be a non-empty string")
     if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-        raise ConfigError("epoch", epoch, "must be an integer from 0 on")
+        raise ConfigError("epoch", epoch, "must be a non-negative integer")
     if len({one.file_id for one in staged}) < len(staged):
         raise ConfigError("staged", len(staged), "must not name a file twice")
 

@@ -1,4 +1,4 @@
-"""StagingWriter: writes a staged file, in any process. staged.py tells what that is."""
+"""StagingWriter: writes a staged file, in any process. staged.py describes staged files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from commitlog.topics.catalog import typed
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TARGET_ROWS, _TARGET_BYTES = 8192, 1 << 20  # of a stored batch; small Arrow batches are put together
-_START_BYTES = 1 << 20  # measured: a task of 108 MB takes a sixth less if the disk does not wait for its end
+_TARGET_ROWS, _TARGET_BYTES = 8192, 1 << 20  # of a stored batch; small Arrow batches are combined
+_START_BYTES = 1 << 20  # measured: writing early takes a sixth less for a task of 108 MB
 
 
 class StagingWriter:
-    """Writes a staged file: append() Arrow data, then finish(). Not for several threads at once.
+    """Writes a staged file: append() Arrow data, then finish(). Not thread-safe.
 
     As a context manager it leaves nothing behind unless finish() was called.
     """
@@ -42,7 +42,7 @@ class StagingWriter:
         self._path = os.path.join(log_path, self._file.path)
         self._fd: files.Descriptor | None = None
         self._size_bytes = self._records = self._checksum = 0
-        self._started_bytes = 0  # on their way to the disk
+        self._started_bytes = 0  # that the kernel has been asked to write
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._ended = False
@@ -56,9 +56,9 @@ class StagingWriter:
         self.discard()
 
     def append(self, data: ArrowData) -> None:
-        """Take the columns value, key, timestamp and headers of Arrow data (all but value optional).
+        """Add the columns value, key, timestamp and headers of Arrow data (all but value are optional).
 
-        Records are numbered through the file in errors, which may come with a later call.
+        Errors number records from the start of the file, and may be raised by a later call.
         """
         from commitlog.batches import arrow
 
@@ -75,7 +75,7 @@ class StagingWriter:
             self._write_pending()
 
     def has_room(self, data: pa.RecordBatch | pa.Table) -> bool:
-        """Say whether the file stays within a segment's size with this data; a larger one is copied later."""
+        """Say whether the file still fits into a segment with this data; a larger one is copied later."""
         size: int = self._size_bytes + self._pending_bytes + data.nbytes
         return size <= self._config.segment_bytes
 
@@ -92,7 +92,7 @@ class StagingWriter:
         if batch.size > self._config.segment_bytes:
             raise BatchTooLargeError(batch.size, self._config.segment_bytes, IN_A_SEGMENT)
         if self._records + batch.span >= SEQUENCES:
-            raise InvalidRecordError(self._records, f"a staged file takes less than {SEQUENCES} records")
+            raise InvalidRecordError(self._records, f"a staged file takes fewer than {SEQUENCES} records")
         try:
             fd = self._fd or self._create()
             files.write_at(fd.fd, batch.stamped(self._records, 0), batch.size, self._size_bytes)
@@ -111,7 +111,7 @@ class StagingWriter:
         return self._fd
 
     def finish(self) -> StagedFile:
-        """Make the file durable, and return what publish() takes."""
+        """Make the file durable and return what publish() takes."""
         if self._ended:
             raise ClosedError(self._path)
         if self._pending:
@@ -129,7 +129,7 @@ class StagingWriter:
         return replace(self._file, size_bytes=size, records=records, checksum=checksum)
 
     def discard(self) -> None:
-        """Leave nothing behind, unless it is finished."""
+        """Remove the file unless it is finished."""
         if not self._ended:
             self._ended = True
             self._pending = []

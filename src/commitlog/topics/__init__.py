@@ -1,1 +1,1 @@
-"""Partitions under one name: the choice between them, and the catalog of what a directory holds."""
+"""The machinery of topics: partitioners, the catalog of a directory and the set of open topics."""

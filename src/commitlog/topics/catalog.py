@@ -1,9 +1,9 @@
-"""The catalog: which topics a directory holds, in small files that are replaced whole.
+"""The catalog: the topics of a directory, in small files that are replaced whole.
 
-commitlog.json        says that the directory is ours, in which format, and which log it is
+commitlog.json        marks the directory as a log, with the format and the id of the log
 topics/orders.json    id, partitions and settings of a topic; removing it deletes the topic
 orders-0/             a partition
-clean-shutdown        there only while nobody writes and everything was synced
+clean-shutdown        exists only while nobody writes and everything is synced
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from commitlog.locks import NAME as LOCK_NAME
 from commitlog.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
 
 FORMAT = 1
-# topics of our own; several processes write them, however the log is open
+# several processes may write these topics, in any mode
 INTERNAL = ("__consumer_offsets", "__publications")
 MOST_PARTITIONS = 9999  # of a topic
 _ABOUT, _TOPICS, _CLEAN, _NEW = "commitlog.json", "topics", "clean-shutdown", "new" + TEMPORARY_SUFFIX
 _NEW_INTERNAL = "internal" + TEMPORARY_SUFFIX
-_JSON, _GONE = ".json", ".gone"  # a topic, and one that is being deleted: of one length, as names may be long
-_PARTITION = re.compile(r".+-\d+|.+" + re.escape(DELETED_SUFFIX))  # or one that is being deleted
+_JSON, _GONE = ".json", ".gone"  # a topic, and one being deleted: equally long, because names may be long
+_PARTITION = re.compile(r".+-\d+|.+" + re.escape(DELETED_SUFFIX))  # or one being deleted
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -54,10 +54,10 @@ def check_topic_name(name: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """What is kept of a topic: how many partitions it has, and the settings that are not the defaults.
+    """What is stored of a topic: the number of partitions, and the settings that are not the defaults.
 
-    `topic_id` tells it from an earlier topic of the same name. It is None in a log that no version with ids
-    has opened for writing yet.
+    `topic_id` differs from that of an earlier topic with the same name. It is None in a log that no version
+    with ids has opened for writing yet.
     """
 
     name: str
@@ -67,7 +67,7 @@ class TopicEntry:
 
 
 class Catalog:
-    """Reads and changes the catalog of one directory; the log's lock guards changes."""
+    """Reads and changes the catalog of a directory; the log's lock guards changes."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -75,7 +75,7 @@ class Catalog:
 
     @classmethod
     def open(cls, directory: str) -> Self:
-        """Open the catalog of a log that is there."""
+        """Open the catalog of an existing log."""
         catalog = cls(directory)
         catalog.log_id = catalog.read_log_id()
         catalog._check_links()
@@ -83,7 +83,7 @@ class Catalog:
 
     @classmethod
     def open_or_create(cls, directory: str, *, shared: bool = False) -> tuple[Self, LogLock]:
-        """Lock a directory for writing, making it a log if it is new or empty."""
+        """Lock a directory for writing; make it a log if it is new or empty."""
         catalog = cls(directory)
         if catalog._is_vacant():
             files.make_directories(directory)
@@ -101,7 +101,7 @@ class Catalog:
         return catalog, lock
 
     def _check_links(self) -> None:
-        """Raise CorruptionError if the directory, or a folder in it that is no partition, holds a link."""
+        """Raise CorruptionError if the directory, or a folder in it other than a partition, holds a link."""
         check_no_links(self._directory)
         with os.scandir(self._directory) as found:
             folders = [one.path for one in found if one.is_dir() and not _PARTITION.fullmatch(one.name)]
@@ -109,14 +109,14 @@ class Catalog:
             check_no_links(folder)
 
     def _identify(self) -> None:
-        """Give a new log its id, and one that was made before there were ids."""
-        with ProcessLock(self._path(MUTEX_NAME)):  # another process that shares the log may be here, too
+        """Give the log an id if it is new or older than ids."""
+        with ProcessLock(self._path(MUTEX_NAME)):  # another process that shares the log may do this, too
             self.log_id = None if self._is_vacant() else self.read_log_id()
             if self.log_id is None:
                 self.renew_id()
 
     def renew_id(self) -> str:
-        """Give the log another id; the log's lock guards it."""
+        """Give the log another id and return it; the log's lock must be held."""
         self.log_id = new_id()
         self._write(_ABOUT, json.dumps({"format": FORMAT, "log_id": self.log_id}).encode())
         return self.log_id
@@ -131,7 +131,7 @@ class Catalog:
         return names <= {LOCK_NAME, MUTEX_NAME, _TOPICS, _NEW}
 
     def read_log_id(self) -> str | None:
-        """Return the id of the log in this directory, as its file has it now; None if it has no id yet."""
+        """Read the id of the log from its file; None if it has no id yet."""
         path = self._path(_ABOUT)
         try:
             about = read_json(path)
@@ -156,7 +156,7 @@ class Catalog:
         return []
 
     def entry(self, name: str) -> TopicEntry | None:
-        """Return a topic; None if there is none."""
+        """Return a topic; None if it does not exist."""
         check_topic_name(name)
         return self._read_entry(name, _JSON)
 
@@ -165,7 +165,7 @@ class Catalog:
         try:
             stored = read_json(path)
         except FileNotFoundError:
-            if self._is_lost(name) and not os.path.exists(path):  # or somebody has just made it
+            if self._is_lost(name) and not os.path.exists(path):  # another process may just have made it
                 reason = f"it is missing, but there are records in {name}-0"
                 raise CorruptionError(path, 0, reason) from None
             return None
@@ -177,19 +177,19 @@ class Catalog:
         return TopicEntry(name, count, config, _checked_id(stored.get("topic_id"), path))
 
     def settings(self, entry: TopicEntry) -> TopicConfig:
-        """Return the settings of a topic; CorruptionError if they cannot be any."""
+        """Return the settings of a topic; CorruptionError if they are invalid."""
         try:
             return TopicConfig().altered(entry.config)
         except ConfigError as problem:
             path = self._path(_TOPICS, entry.name + _JSON)
-            raise CorruptionError(path, 0, f"a setting that no topic has: {problem}") from None
+            raise CorruptionError(path, 0, f"an invalid setting: {problem}") from None
 
     def _is_lost(self, name: str) -> bool:
-        """Say whether an internal topic, which nobody deletes, has records but no description."""
+        """Say whether the description of an internal topic, which is never deleted, is lost."""
         return name in INTERNAL and self.holds_records(f"{name}-0")
 
     def holds_records(self, partition: str) -> bool:
-        """Say whether there are records in the directory of a partition, whatever topics there are."""
+        """Say whether the directory of a partition holds records, even if its topic does not exist."""
         try:
             with os.scandir(self._path(partition)) as found:
                 return any(one.name.endswith(LOG_SUFFIX) and _has_records(one.path) for one in found)
@@ -197,9 +197,9 @@ class Catalog:
             return False
 
     def check_internal(self, *, salvage: bool) -> None:
-        """Raise CorruptionError if the description of an internal topic is lost; `salvage` writes another.
+        """Raise CorruptionError if the description of an internal topic is lost; `salvage` writes a new one.
 
-        The settings that it had are lost, but for the one that all of them have.
+        Only the cleanup policy, which all internal topics share, is restored.
         """
         for name in INTERNAL:
             if salvage and not os.path.exists(self._path(_TOPICS, name + _JSON)) and self._is_lost(name):
@@ -207,18 +207,18 @@ class Catalog:
             self.entry(name)
 
     def store(self, entry: TopicEntry) -> None:
-        """Make a topic durable."""
+        """Store a topic durably."""
         stored = {"topic_id": entry.topic_id, "partitions": entry.partitions, "config": entry.config}
-        # a process that only reads the log may make an internal topic, beside its writer
+        # a process in mode "r" may create an internal topic at the same time as the writer
         temporary = _NEW_INTERNAL if entry.name in INTERNAL else _NEW
         contents = json.dumps(stored, indent=1).encode()
         self._write(os.path.join(_TOPICS, entry.name + _JSON), contents, temporary)
 
     @contextlib.contextmanager
     def new_partitions(self, entry: TopicEntry, first: int = 0) -> Iterator[None]:
-        """Make the directories of partitions [first, entry.partitions), for a body that stores the topic.
+        """Create the directories of partitions [first, entry.partitions) for a block that stores the topic.
 
-        If the body fails before the topic is stored, the directories that were made here go again.
+        If the block fails before the topic is stored, the new directories are removed.
         """
         made: list[str] = []
         try:
@@ -231,9 +231,8 @@ class Catalog:
             for number in range(first, entry.partitions + 1):
                 partition = f"{entry.name}-{number}"
                 if self.holds_records(partition):
-                    raise TopicExistsError(
-                        f"{entry.name} (records without a topic in {self._path(partition)})"
-                    )
+                    where = self._path(partition)
+                    raise TopicExistsError(f"{entry.name} (records without a topic in {where})")
             files.sync_directory(self._directory)
             yield
         except BaseException:
@@ -244,7 +243,7 @@ class Catalog:
             raise
 
     def delete(self, name: str) -> None:
-        """Delete a topic; needs no room on the disk, for it may be what makes some."""
+        """Delete a topic; this works on a full disk, where it may be what makes room."""
         entry = self.entry(name)
         assert entry is not None
         files.replace(self._path(_TOPICS, name + _JSON), self._path(_TOPICS, name + _GONE))
@@ -265,7 +264,7 @@ class Catalog:
         self._remove_hidden()
 
     def finish_deletions(self) -> None:
-        """Finish what a crash interrupted."""
+        """Finish deletions that a crash interrupted."""
         for name in os.listdir(self._path(_TOPICS)):
             if name.endswith(_GONE):
                 entry = self._read_entry(name.removesuffix(_GONE), _GONE)
@@ -281,11 +280,11 @@ class Catalog:
     # --- the clean marker
 
     def has_clean_marker(self) -> bool:
-        """Say whether the log was closed cleanly and nobody has opened it for writing since."""
+        """Say whether the log was closed cleanly and has not been opened for writing since."""
         return os.path.exists(self._path(_CLEAN))
 
     def take_clean_marker(self) -> bool:
-        """Remove the marker durably; returns whether it was there."""
+        """Remove the marker durably; returns whether it existed."""
         found = self.has_clean_marker()
         if found:
             files.remove(self._path(_CLEAN))
@@ -293,7 +292,7 @@ class Catalog:
         return found
 
     def leave_clean_marker(self) -> None:
-        """Say that everything is durable and nobody writes; nothing is left if that fails."""
+        """Mark the log as durable and closed; no marker is left if that fails."""
         try:
             self._write(_CLEAN, b"")
         except OSError:
@@ -310,17 +309,17 @@ class Catalog:
 def check_no_links(directory: str) -> None:
     """Raise CorruptionError if an entry of a directory is a symbolic link.
 
-    It would lead out of the log: what is written, cut or removed there is somebody else's. The directory of
-    the log itself may be reached through links.
+    A link would lead out of the log, to files that are not ours to write, cut or remove. The path of the log
+    itself may contain links.
     """
-    with contextlib.suppress(FileNotFoundError):  # its users will notice
+    with contextlib.suppress(FileNotFoundError):  # the next use of the directory will notice
         link = files.first_link(directory)
         if link is not None:
             raise CorruptionError(link, 0, "a symbolic link; nothing inside a log may be one")
 
 
 def typed(error: OSError, path: str) -> OSError:
-    """Return the error to raise for one that the operating system gave."""
+    """Return the typed error for an error of the operating system, if there is one."""
     if files.is_full(error) and not isinstance(error, DiskFullError):
         return DiskFullError(path, error.strerror)
     if files.is_too_many(error) and not isinstance(error, TooManyOpenFilesError):
@@ -329,7 +328,7 @@ def typed(error: OSError, path: str) -> OSError:
 
 
 def _has_records(path: str) -> bool:
-    """Say whether a segment holds anything but reserved blocks."""
+    """Say whether a segment holds more than reserved blocks."""
     with open(path, "rb") as file:
         return any(file.read(64))
 
@@ -341,14 +340,15 @@ def _checked_id(value: object, path: str) -> str | None:
 
 
 def not_ours(path: str) -> CorruptionError:
-    """Return the error for a file that holds something else than we write there."""
+    """Return the error for a file whose contents are not ours."""
     return CorruptionError(path, 0, "not what commitlog wrote there")
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Return the JSON object that a small file holds; CorruptionError if it holds something else."""
+    """Return the JSON object in a small file; CorruptionError if it holds something else."""
     try:
-        found = json.loads(read_small(path))
+        with open(path, "rb") as file:
+            found = json.load(file)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
@@ -356,15 +356,9 @@ def read_json(path: str) -> dict[str, Any]:
     return found
 
 
-def read_small(path: str) -> bytes:
-    """Return what a small file holds."""
-    with open(path, "rb") as file:
-        return file.read()
-
-
 def write_small(path: str, contents: bytes, new: str = _NEW) -> None:
-    """Put a small file in place durably; where that fails, nothing has changed."""
-    # a writer holds a lock, so one temporary name is enough; one of the file's own could be too long
+    """Replace a small file durably; if that fails, nothing changes."""
+    # the writer holds a lock, so one temporary name is enough; a name for each file could be too long
     temporary = os.path.join(os.path.dirname(path), new)
     try:
         files.write_whole(path, contents, temporary)

@@ -1,4 +1,4 @@
-"""TopicSet: the topics of a log that are open: created, deleted, grown, and found again."""
+"""TopicSet: creates, deletes, grows and finds the topics of an open log."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from commitlog.topics.catalog import (
 
 Mode = Literal["r", "w", "shared"]
 _logger = logging.getLogger("commitlog.log")
-_OF_PARTITION, _OF_SHARED, _SPARE = 4, 8, 32  # descriptors: of a partition, of a shared one, for all else
+_OF_PARTITION, _OF_SHARED, _SPARE = 4, 8, 32  # descriptors for a partition, a shared one, everything else
 
 
 class TopicSet:
-    """The open topics of a log; the catalog has all of them. `check` raises once the log is closed."""
+    """The open topics of a log; the catalog has all topics. `check` raises once the log is closed."""
 
     def __init__(
         self,
@@ -62,16 +62,16 @@ class TopicSet:
         self._config = config
         self._mode = mode
         self._check = check
-        self._steps = steps  # what recovery has to check
+        self._steps = steps  # the progress of recovery
         self._wake: Callable[[], None] = lambda: None
         self._topics: dict[str, Topic] = {}
-        self._joined: dict[str, Topic] = {}  # internal topics of a log that is open for reading
+        self._joined: dict[str, Topic] = {}  # internal topics that a log in mode "r" writes
         self._cache = OpenFiles(config.max_open_segments)
         self._clean = False
         self._make_mutex()
 
     def _make_mutex(self) -> None:
-        """Make the lock that guards the catalog, and the topics that are open."""
+        """Create the lock that guards the catalog and the open topics."""
         shared = self._mode == "shared"
         self.mutex: threading.RLock | ProcessLock = self._process_lock() if shared else threading.RLock()
 
@@ -79,36 +79,36 @@ class TopicSet:
         return ProcessLock(os.path.join(self._path, MUTEX_NAME))
 
     def wake_flusher_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` for a topic that may ask for a sync sooner than the others."""
+        """Call `wake` when a new topic or setting may need a sync sooner than the flusher expects."""
         self._wake = wake
 
     def load(self) -> None:
-        """Open every topic. The clean marker goes first: from here on, a crash means recovery."""
+        """Open every topic. The clean marker is removed first: from here on, a crash means recovery."""
         with self.mutex:
             self._clean = self._catalog.take_clean_marker()
             # crash: no marker -> the next open checks the log from its recovery points on
             self._catalog.finish_deletions()
             self._catalog.check_internal(salvage=self._config.recovery_mode == "salvage")
             for entry in self._catalog.entries():
-                if entry.topic_id is None:  # made before there were ids
+                if entry.topic_id is None:  # the topic is older than ids
                     entry = replace(entry, topic_id=new_id())  # noqa: PLW2901
                     self._catalog.store(entry)
                 self._topics[entry.name] = self._open_topic(entry, self._mode)
-        _tell_of_recovery(self._path, [partition.recovery for partition in self.partitions()])
+        _log_recovery(self._path, [partition.recovery for partition in self.partitions()])
 
     # --- finding
 
     def names(self) -> list[str]:
-        """Return the names of the topics, sorted, but for internal ones."""
+        """Return the names of the topics, sorted, without internal ones."""
         return sorted(entry.name for entry in self._catalog.entries() if entry.name not in INTERNAL)
 
     def counts(self, names: Iterable[str]) -> dict[str, int]:
-        """Return how many partitions those of these topics have that there are."""
+        """Return the partition count of each of `names` that exists."""
         entries = [self._catalog.entry(name) for name in names]
         return {entry.name: entry.partitions for entry in entries if entry is not None}
 
     def find(self, name: str) -> Topic:
-        """Return a topic; UnknownTopicError if there is none."""
+        """Return a topic; UnknownTopicError if it does not exist."""
         with self.mutex:
             entry = self._catalog.entry(name)
             if entry is None:
@@ -120,21 +120,21 @@ class TopicSet:
             return found
 
     def all(self) -> list[Topic]:
-        """Return the topics that are open."""
+        """Return the open topics."""
         with self.mutex:
             return [*self._topics.values(), *self._joined.values()]
 
     def forget_removed(self) -> None:
-        """Let files go that were removed; a topic that somebody deleted is no longer looked at."""
+        """Unmap the files of removed segments."""
         self._cache.forget_removed()
 
     @property
     def segments_mapped(self) -> int:
-        """How many segments are mapped."""
+        """The number of mapped segments."""
         return len(self._cache)
 
     def readers(self) -> list[Partition]:
-        """Return all partitions that there are, opened if need be; of internal topics those that are open."""
+        """Return all partitions, opened if necessary; those of internal topics only if they are open."""
         topics = {topic.name: topic for topic in self.all()}
         for name in self.names():
             with contextlib.suppress(UnknownTopicError):  # deleted meanwhile
@@ -142,7 +142,7 @@ class TopicSet:
         return [partition for _, topic in sorted(topics.items()) for partition in topic.partitions]
 
     def partitions(self) -> list[Partition]:
-        """Return the partitions that are open for writing."""
+        """Return the partitions open for writing."""
         found = [partition for topic in self.all() for partition in topic.partitions]
         return [partition for partition in found if partition.writable]
 
@@ -155,22 +155,21 @@ class TopicSet:
         config: TopicConfig | Mapping[str, Any] | None,
         topic_id: str | None = None,
     ) -> Topic:
-        """Create a topic; `config` may be a dictionary, over the log's topic_defaults.
+        """Create a topic; a dictionary as `config` overrides the log's topic_defaults.
 
-        A topic that several nodes keep has the same `topic_id` on each; others get one of their own.
+        A replicated topic has the same `topic_id` on every node; without one, a new id is made.
         """
         check_topic_name(name)
         if name in INTERNAL:
             raise InvalidTopicError(name)
         _check_count(partitions, 1)
-        settings = (
-            config if isinstance(config, TopicConfig) else self._config.topic_defaults.altered(config or {})
-        )
+        if not isinstance(config, TopicConfig):
+            config = self._config.topic_defaults.altered(config or {})
         with self.mutex:
-            self._check_writable()  # it may have been closed while we waited
+            self._check_writable()  # the log may have been closed while this waited
             if self._catalog.entry(name) is not None:
                 raise TopicExistsError(name)
-            entry = TopicEntry(name, partitions, settings.overrides(), topic_id or new_id())
+            entry = TopicEntry(name, partitions, config.overrides(), topic_id or new_id())
             topic = self._topics[name] = self._create(entry, self._mode)
             self._wake()
             _logger.info("topic %s is created, with %d partitions", name, partitions)
@@ -185,7 +184,7 @@ class TopicSet:
         return topic
 
     def check_descriptors(self, name: str, partitions: int, mode: Mode | None = None) -> None:
-        """Refuse partitions for which this process could not open the files, before any is made."""
+        """Raise TooManyOpenFilesError if this process cannot open the files of this many more partitions."""
         awake = min(partitions, self._cache.room) * _OF_PARTITION
         needed = (partitions * _OF_SHARED if (mode or self._mode) == "shared" else awake) + _SPARE
         left = files.descriptors_left()
@@ -194,7 +193,7 @@ class TopicSet:
             raise TooManyOpenFilesError(name, reason)
 
     def delete(self, name: str) -> None:
-        """Delete a topic and its files; readers that have them open keep what they read."""
+        """Delete a topic and its files; readers that have them open can read on."""
         if name in INTERNAL:
             raise InvalidTopicError(name)
         topic = self.find(name)
@@ -209,7 +208,7 @@ class TopicSet:
             _logger.info("topic %s is deleted", name)
 
     def grow_topic(self, topic: Topic, partitions: int) -> list[Partition]:
-        """Grow the topic to this many partitions: what Topic.add_partitions calls."""
+        """Grow a topic to this many partitions and return all of them, for Topic.add_partitions()."""
         with self.mutex:
             stored, count = self._stored(topic), len(topic.partitions)
             _check_count(partitions, stored.partitions)
@@ -223,7 +222,7 @@ class TopicSet:
             return [*topic.partitions, *new]
 
     def change_config(self, topic: Topic, changes: Mapping[str, Any]) -> TopicConfig:
-        """Change a topic's settings durably and return all of them: what Topic.alter_config calls."""
+        """Change a topic's settings durably and return all of them, for Topic.alter_config()."""
         with self.mutex:
             stored = self._stored(topic)
             config = self._catalog.settings(stored).altered(changes)
@@ -237,17 +236,15 @@ class TopicSet:
             raise ReadOnlyError(self._path)
 
     def _stored(self, topic: Topic) -> TopicEntry:
-        """Return what is kept of a topic: a process that shares the log may have changed it since."""
+        """Return the stored topic, which a process that shares the log may have changed."""
         self._check_writable()
-        stored = self._catalog.entry(topic.name)
-        if (
-            stored is None or stored.topic_id != topic.topic_id or self._topics.get(topic.name) is not topic
-        ):  # deleted since
+        stored, current = self._catalog.entry(topic.name), self._topics.get(topic.name)
+        if stored is None or stored.topic_id != topic.topic_id or current is not topic:  # deleted meanwhile
             raise UnknownTopicError(topic.name)
         return stored
 
     def join_internal(self, name: str, config: Mapping[str, Any]) -> Topic:
-        """Return an internal topic, open for writing together with other processes; made, if it is new."""
+        """Return an internal topic, shared with other processes for writing; create it if it is new."""
         if self._mode == "shared":
             with self.mutex:
                 return self._join_locked(name, config)
@@ -290,7 +287,7 @@ class TopicSet:
     def _open_partition(self, entry: TopicEntry, number: int, config: TopicConfig, mode: Mode) -> Partition:
         name = f"{entry.name}-{number}"
         path = os.path.join(self._path, name)
-        if os.path.islink(path):  # since the log was opened, by another process
+        if os.path.islink(path):  # made by another process since the log was opened
             check_no_links(self._path)
         if not os.path.isdir(path):
             self._make_again(entry, path, mode)
@@ -298,7 +295,7 @@ class TopicSet:
         if mode == "r":
             return Partition.read_only(
                 path, name, config, self._cache,
-                writer=self._has_writer, clean=self._catalog.has_clean_marker,
+                writer=partial(writer_is_ready, self._path), clean=self._catalog.has_clean_marker,
                 same=partial(self._is_same, entry), steps=self._steps,
             )  # fmt: skip
         if mode == "shared" or entry.name in INTERNAL:
@@ -311,32 +308,28 @@ class TopicSet:
         return partition
 
     def _check_not_more(self, entry: TopicEntry) -> None:
-        """Raise CorruptionError if a topic's description leaves out a partition that holds records."""
+        """Raise CorruptionError if there are records in a partition beyond the topic's count."""
         beyond = f"{entry.name}-{entry.partitions}"
         if self._catalog.holds_records(beyond) and self._catalog.entry(entry.name) == entry:
             reason = f"topic {entry.name} has {entry.partitions} partitions, but there are records in another"
             if self._config.recovery_mode != "salvage":
                 raise CorruptionError(os.path.join(self._path, beyond), 0, reason)
-            _logger.error("%s is left out: %s", beyond, reason)
+            _logger.error("%s is ignored: %s", beyond, reason)
 
     def _make_again(self, entry: TopicEntry, path: str, mode: Mode) -> None:
-        """Raise CorruptionError for a partition without its directory; salvage goes on with an empty one."""
+        """Raise CorruptionError for a partition without a directory; mode salvage creates an empty one."""
         if self._catalog.entry(entry.name) is None:  # deleted meanwhile
             raise UnknownTopicError(entry.name)
         if mode == "r" or self._config.recovery_mode != "salvage":
             reason = f"the directory is missing, but topic {entry.name} has {entry.partitions} partitions"
             raise CorruptionError(path, 0, reason)
-        _logger.error("%s is missing: the partition starts over, empty", path)
+        _logger.error("%s is missing: the partition starts empty", path)
         files.make_directories(path)
 
     def _is_same(self, opened: TopicEntry) -> bool:
-        """Say, for a reader, whether a topic was not deleted and made again since."""
+        """Say, for a reader, whether a topic has not been deleted and created again."""
         stored = self._catalog.entry(opened.name)
         return stored is not None and stored.topic_id == opened.topic_id
-
-    def _has_writer(self) -> bool:
-        """Say, for a reader, whether a writer keeps the state pages true."""
-        return writer_is_ready(self._path)
 
     def _store_or_abandon(self, entry: TopicEntry, opened: Sequence[Partition]) -> None:
         try:
@@ -348,7 +341,7 @@ class TopicSet:
     # --- the end
 
     def forked(self) -> None:
-        """In a forked child: nothing may be written through what the parent opened."""
+        """In a forked child: refuse writes through the parent's handles."""
         self._make_mutex()
         self._cache.renew_lock()
         for topic in self.all():
@@ -357,17 +350,15 @@ class TopicSet:
 
 
 def abandon(partitions: Iterable[Partition]) -> None:
-    """Let go of partitions without syncing."""
+    """Release partitions without syncing."""
     for partition in partitions:
         partition.abandon()
 
 
-def _tell_of_recovery(path: str, reports: Sequence[RecoveryReport]) -> None:
-    checked = sum(report.bytes_checked for report in reports)
+def _log_recovery(path: str, reports: Sequence[RecoveryReport]) -> None:
+    count, checked = len(reports), sum(report.bytes_checked for report in reports)
     seconds = sum(report.seconds for report in reports)
-    _logger.info(
-        "%s is open: %d partitions, %d bytes checked in %.3f s", path, len(reports), checked, seconds
-    )
+    _logger.info("%s is open: %d partitions, %d bytes checked in %.3f s", path, count, checked, seconds)
     for report in reports:
         if report.bytes_cut or report.segments_dropped:
             _logger.warning(
@@ -380,7 +371,7 @@ def _tell_of_recovery(path: str, reports: Sequence[RecoveryReport]) -> None:
 
 def _check_count(partitions: object, least: int) -> None:
     if type(partitions) is not int or not least <= partitions <= MOST_PARTITIONS:
-        grow = ": they only grow" if least > 1 else ""
+        grow = "; partitions cannot be removed" if least > 1 else ""
         raise ConfigError("partitions", partitions, f"must be in [{least}, {MOST_PARTITIONS}]{grow}")
 
 

@@ -16,7 +16,7 @@ class FetchedSegment(Segment):
     def __init__(self, name: str, buffer: Buffer, offset: int) -> None:
         base_offset, _, _ = peek(buffer, 0, name)
         if base_offset > offset:
-            raise CorruptionError(name, 0, f"offset {base_offset} stands where {offset} should")
+            raise CorruptionError(name, 0, f"offset {base_offset} where {offset} was expected")
         super().__init__(name, base_offset, len(buffer))
         self._whole = Window(buffer, 0, len(buffer))
 
