@@ -40,7 +40,7 @@ from commitlog.replication.commands import (
     Registration,
     RemoveNode,
 )
-from commitlog.replication.control_messages import ClusterNow
+from commitlog.replication.messages import ClusterNow
 from commitlog.replication.rules import alive, apply, begun, handed_over
 from commitlog.replication.transports import wire
 from replication.invariants import check_state

@@ -1,4 +1,4 @@
-"""ControllerServer: lets nodes of other processes use the StaticController of this one."""
+"""ControllerServer: lets nodes in other processes use the StaticController of this one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from commitlog.errors import (
 )
 from commitlog.replication.cluster import ClusterState
 from commitlog.replication.commands import JoinNode, RemoveNode
-from commitlog.replication.control_messages import ClusterNow, Heartbeat, Join, Joined
 from commitlog.replication.controllers.static import StaticController
-from commitlog.replication.messages import Decided, Message, Submit
+from commitlog.replication.messages import ClusterNow, Decided, Heartbeat, Join, Joined, Message, Submit
 from commitlog.replication.ports import Reply, Transport
 from commitlog.replication.refusals import refused
 
 _LISTENER = -1
-_TOKENS = 64  # of a node that are remembered: a Join that comes late, and twice, must not count again
+_TOKENS = 64  # remembered per node: a Join that is delivered again, late, must not count again
 
 
 @dataclass(slots=True)
 class _Session:
-    """A life of a node, and when it was last heard of."""
+    """A life of a node, and when its last heartbeat arrived."""
 
     incarnation: int
     heard_ms: int
@@ -36,7 +35,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Attempts:
-    """The attempts of a node to join, the newest last, and what that one was answered."""
+    """The attempts of a node to join, the newest last, and the answer to that one."""
 
     tokens: deque[str] = field(default_factory=lambda: deque(maxlen=_TOKENS))
     incarnation: int = 0
@@ -44,7 +43,7 @@ class _Attempts:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A Heartbeat that is not answered yet."""
+    """A Heartbeat that waits for its answer."""
 
     reply: Reply
     version: int
@@ -52,10 +51,10 @@ class _Waiting:
 
 
 class ControllerServer:
-    """Serves a controller over a transport. A node that is not heard of for session_timeout_ms is gone.
+    """Serves a controller over a transport. A node without a heartbeat for session_timeout_ms is gone.
 
-    It answers the messages of control_messages.py; another handler may pass them on to handle(). Closing it
-    closes neither the controller nor the transport.
+    It answers Join, Heartbeat and Submit; another handler may pass them on to handle(). Closing it closes
+    neither the controller nor the transport.
     """
 
     def __init__(
@@ -73,12 +72,12 @@ class ControllerServer:
         self._closed = False
 
     def serve(self) -> str:
-        """Take requests from now on; returns the address for RemoteController."""
+        """Start to accept requests, and return the address for RemoteController."""
         self.start()
         return self._transport.serve(self.handle)
 
     def start(self) -> None:
-        """Watch over the nodes of other processes; each that is known as alive has a whole session ahead."""
+        """Start the sessions of other processes' nodes; each living node has a whole session to report."""
         self._looked_ms = now_ms = self._transport.now_ms()
         self._controller.listen(_LISTENER, self._changed)
         for node_id, node in self._controller.state().nodes.items():
@@ -87,7 +86,7 @@ class ControllerServer:
         self._transport.call_every(max(self._session_timeout_ms // 10, 1), self._look)
 
     def close(self) -> None:
-        """Answer those who wait, and watch over nobody any more."""
+        """Answer the waiting heartbeats, and end all sessions."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, []
@@ -108,7 +107,7 @@ class ControllerServer:
             reply(refused(error))
 
     def _check_cluster(self, message: Message) -> None:
-        """Refuse a request that means another cluster, or a node that knows more than the controller."""
+        """Refuse a request for another cluster, or of a node whose state the controller does not follow."""
         ours = self._controller.state().cluster_id
         match message:
             case Submit(_, theirs) if theirs not in ("", ours):
@@ -126,7 +125,7 @@ class ControllerServer:
                 version, error = self._controller.decide(command)
                 return Decided(version, None if error is None else refused(error))
             case _:
-                raise ProtocolError("the controller", f"it is not asked for {type(message).__name__}")
+                raise ProtocolError("the controller", f"it does not answer {type(message).__name__}")
 
     def _join(self, node: JoinNode, token: str) -> Joined:
         with self._lock:
@@ -157,7 +156,7 @@ class ControllerServer:
                 return
         reply(ClusterNow(state))
 
-    # --- what happens meanwhile
+    # --- events
 
     def _changed(self, state: ClusterState) -> None:
         with self._lock:
@@ -168,7 +167,7 @@ class ControllerServer:
             one.reply(ClusterNow(state))
 
     def _look(self) -> None:
-        """Answer those who have waited long enough, and see who was not heard of for too long."""
+        """Answer the heartbeats that are due, and remove the nodes whose session has expired."""
         now_ms = self._transport.now_ms()
         with self._lock:
             if self._closed:
@@ -186,13 +185,12 @@ class ControllerServer:
         for one in due:
             one.reply(ClusterNow(self._state))
         for node_id, incarnation in missed.items():
-            with suppress(StaleControllerError):  # it decides nothing any more, and has said so
+            with suppress(StaleControllerError):  # it no longer decides anything, and has logged that
                 self._controller.submit(RemoveNode(node_id, incarnation))
 
     def _excuse(self, now_ms: int) -> None:
-        """If this process was stopped for a while, nobody could be heard: that is not the nodes' fault."""
-        late_ms = now_ms - self._looked_ms - self._session_timeout_ms // 2
-        if late_ms > 0:
+        """Renew all sessions if this process itself was stopped for a while: it missed the heartbeats."""
+        if now_ms - self._looked_ms > self._session_timeout_ms // 2:
             for session in self._sessions.values():
                 session.heard_ms = now_ms
         self._looked_ms = now_ms
