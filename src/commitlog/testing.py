@@ -1,11 +1,11 @@
-"""What it takes to test applications against failures: a network in one process, on a virtual clock.
+"""Tools to test applications against failures: a network in one process, on a virtual clock.
 
-Messages take time, get lost, come twice or out of order, as `Faults` says; nodes crash, pause, and are cut
-off from one another and from the controller. Nothing waits for real, and the same seed gives the same run.
+Messages are delayed, lost, duplicated and reordered as `Faults` says; nodes crash, pause, and are cut off
+from one another and from the controller. Nothing waits in real time, and the same seed gives the same run.
 
-Here three nodes with real logs keep a topic. The one that leads stands still for a while, as a process does
-that is stopped with SIGSTOP. Another one leads then, and nothing that was acknowledged by all is lost; what
-the first one takes before it hears of that, is.
+Here three nodes with real logs replicate a topic. The leader pauses for a while, like a process stopped with
+SIGSTOP. Another node takes over, and nothing that all in-sync replicas acknowledged is lost; what the old
+leader accepts before it learns of that is lost.
 
     >>> import commitlog, os, tempfile
     >>> from commitlog.replication import Node
@@ -41,13 +41,13 @@ the first one takes before it hears of that, is.
     ...     node.log.close()
     >>> folder.cleanup()
 
-Whatever waits (an append with acks="all", create_topic(), stop()) drives the network, as run_for() does. All
-happens in one thread: call nodes from no other. `controller.state()`, and so `node.state()`, is what the
-controller has decided, even if a node has not heard of it; `node.leads()` tells what a node believes. Records
-have the machine's time, unless one is given: `append(value, timestamp=network.now_ms())`. Only nodes are on
-this network: commitlog.connect() is for sockets, and so is a producer's thread with acks="all".
+Calls that wait (an append with acks="all", create_topic(), stop()) drive the network, as run_for() does. All
+this happens in one thread: do not call nodes from another. `controller.state()`, and so `node.state()`, is
+what the controller has decided, even if a node does not know it yet; `node.leads()` is what a node believes.
+Records get the machine's time unless you pass one: `append(value, timestamp=network.now_ms())`. Only nodes
+are on this network: commitlog.connect() needs sockets, and so does a producer's thread with acks="all".
 
-The transports alone carry messages, for tests of one's own protocols:
+The transports can also carry messages on their own, to test other protocols:
 
     >>> from commitlog.replication.messages import Describe, FoundOffset
     >>> network = LocalNetwork(seed=7, faults=Faults(delay_ms=(5, 20)))
@@ -57,7 +57,7 @@ The transports alone carry messages, for tests of one's own protocols:
     >>> client.request(address, Describe(), answers.append, timeout_ms=1000)
     >>> client.wait_for(lambda: answers, timeout_ms=1000), answers, network.now_ms() <= 40
     (True, [FoundOffset(offset=7)], True)
-    >>> network.partition("node", "client", one_way=True)    # requests come through, answers do not
+    >>> network.partition("node", "client", one_way=True)    # requests get through, answers do not
     >>> client.request(address, Describe(), answers.append, timeout_ms=1000)
     >>> network.run_for(2000); answers
     [FoundOffset(offset=7), None]

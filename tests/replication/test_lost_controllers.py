@@ -375,7 +375,7 @@ def test_a_topic_that_cannot_be_opened_holds_up_no_other_and_is_logged_once(
         for name in ("one more", "another"):
             served.controller.register(JoinNode(9, name, clean=True))
     assert "many" in served.nodes[1].health().not_replicated
-    assert caplog.text.count("node 1: topic many is not replicated here") == 1
+    assert caplog.text.count("node 1: topic many is not replicated properly") == 1
     wait_until(lambda: not any(node.health().not_replicated for node in served.nodes.values()), 60)
     assert len(served.nodes[1].log.topic("many").partitions) == 20
 

@@ -228,8 +228,6 @@ class LocalTopics:
             _logger.error(text, self._node_id, name, topic_id)
         self._unknown[name] = f"the cluster has no topic with id {topic_id}, and did not delete it"
 
-    # --- periodic work
-
     def keep_high_watermarks(self) -> None:
         """Store the high watermarks durably."""
         for partition in self.partitions():

@@ -6,11 +6,13 @@ Each request names the message that answers it; any request may be answered by R
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from commitlog.record import Buffer, TopicPartition
 from commitlog.replication.cluster import ClusterState, Known
 from commitlog.replication.commands import JoinNode, Submitted
+
+Acks = Literal[1, "all"]
 
 
 class Data(Protocol):
@@ -226,7 +228,7 @@ class Append:
 
     name: TopicPartition
     topic_id: str
-    acks: int | str
+    acks: Acks
     timeout_ms: int
     data: Data
     sync: bool = False

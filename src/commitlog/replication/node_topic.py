@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 from commitlog.partition import Partition
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
 from commitlog.replication.core.node_core import NodeCore
+from commitlog.replication.messages import Acks
 from commitlog.topic import Topic
-
-Acks = Literal[1, "all"]
 
 
 class NodePartition:
@@ -84,21 +82,16 @@ class NodeTopic:
     def __init__(self, topic: Topic, partitions: Sequence[NodePartition]) -> None:
         self.name = topic.name
         self.config = topic.config
+        self.partitions = tuple(partitions)
         self._topic = topic
-        self._partitions = tuple(partitions)
 
     def __repr__(self) -> str:
-        return f"<NodeTopic {self.name} with {len(self._partitions)} partitions>"
-
-    @property
-    def partitions(self) -> tuple[NodePartition, ...]:
-        """The partitions, by number."""
-        return self._partitions
+        return f"<NodeTopic {self.name} with {len(self.partitions)} partitions>"
 
     def partition(self, number: int) -> NodePartition:
         """Return one partition; UnknownPartitionError if there is no such number."""
         self._topic.partition(number)
-        return self._partitions[number]
+        return self.partitions[number]
 
     def append(
         self,
@@ -112,6 +105,6 @@ class NodeTopic:
     ) -> tuple[int, int]:
         """Append a record to the partition of its key, if this node leads it; returns (partition, offset)."""
         ((number, _),) = self._topic.places([key], {})
-        target = self._partitions[number]
+        target = self.partitions[number]
         offset = target.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync, acks=acks)
         return number, offset

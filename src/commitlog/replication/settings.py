@@ -40,6 +40,3 @@ class ReplicationConfig(Config):
     def tick_ms(self) -> int:
         """How often a node checks for due work, derived from its shortest wait."""
         return max(1, min(self.replica_fetch_backoff_ms, self.replica_lag_time_max_ms // 4, 100))
-
-
-__all__ = ["ReplicationConfig"]

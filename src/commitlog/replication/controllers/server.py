@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -89,9 +90,7 @@ class ControllerServer:
         """Answer the waiting heartbeats, and end all sessions."""
         with self._lock:
             self._closed = True
-            waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            one.reply(ClusterNow(self._state))
+        self._answer_waiting(lambda one: True)
 
     # --- requests
 
@@ -161,19 +160,22 @@ class ControllerServer:
     def _changed(self, state: ClusterState) -> None:
         with self._lock:
             self._state = state
-            due = [one for one in self._waiting if one.version < state.version]
-            self._waiting = [one for one in self._waiting if one.version >= state.version]
+        self._answer_waiting(lambda one: one.version < state.version)
+
+    def _answer_waiting(self, is_due: Callable[[_Waiting], bool]) -> None:
+        with self._lock:
+            due = [one for one in self._waiting if is_due(one)]
+            self._waiting = [one for one in self._waiting if not is_due(one)]
         for one in due:
-            one.reply(ClusterNow(state))
+            one.reply(ClusterNow(self._state))
 
     def _look(self) -> None:
         """Answer the heartbeats that are due, and remove the nodes whose session has expired."""
         now_ms = self._transport.now_ms()
+        self._answer_waiting(lambda one: one.deadline_ms <= now_ms)
         with self._lock:
             if self._closed:
                 return
-            due = [one for one in self._waiting if one.deadline_ms <= now_ms]
-            self._waiting = [one for one in self._waiting if one.deadline_ms > now_ms]
             self._excuse(now_ms)
             missed = {
                 node_id: session.incarnation
@@ -182,8 +184,6 @@ class ControllerServer:
             }
             for node_id in missed:
                 del self._sessions[node_id]
-        for one in due:
-            one.reply(ClusterNow(self._state))
         for node_id, incarnation in missed.items():
             with suppress(StaleControllerError):  # it no longer decides anything, and has logged that
                 self._controller.submit(RemoveNode(node_id, incarnation))

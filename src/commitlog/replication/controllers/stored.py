@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -60,10 +60,6 @@ def _number(value: object) -> int:
     if type(value) is not int or not -1 <= value < 1 << 63:
         raise ValueError(f"{value!r} is not a number of a state")
     return value
-
-
-def _numbers(values: Iterable[object]) -> tuple[int, ...]:
-    return tuple(_number(value) for value in values)
 
 
 def dumped(value: Any) -> bytes:
@@ -127,12 +123,12 @@ def topic_from_json(raw: Mapping[str, Any]) -> TopicState:
     """Return the topic of its JSON."""
     partitions = tuple(
         PartitionState(
-            _numbers(replicas),
-            _numbers(isr),
+            tuple(map(_number, replicas)),
+            tuple(map(_number, isr)),
             None if leader is None else _number(leader),
             _number(epoch),
             _number(version),
-            None if target is None else _numbers(target),
+            None if target is None else tuple(map(_number, target)),
             None if awaits is None else str(awaits),
         )
         for replicas, isr, leader, epoch, version, target, awaits in raw["partitions"]

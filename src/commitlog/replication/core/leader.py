@@ -10,12 +10,13 @@ from typing import Any
 
 from commitlog.errors import FencedEpochError, OffsetOutOfRangeError, UnknownEpochError
 from commitlog.partitions.epochs import NO_EPOCH
+from commitlog.partitions.slices import ReplicaSlice
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import NodeState, PartitionState
 from commitlog.replication.commands import ChangeIsr
 from commitlog.replication.core.effects import Advance, LeaderEffect, Propose
 from commitlog.replication.core.progress import Progress
-from commitlog.replication.core.replica_log import ReplicaLog, ReplicaSlice
+from commitlog.replication.core.replica_log import ReplicaLog
 from commitlog.replication.messages import NO_DATA, EpochEnd, FetchedPart, FetchPart
 from commitlog.replication.refusals import refused_part
 from commitlog.replication.settings import ReplicationConfig
@@ -50,15 +51,8 @@ class Leader:
         self._undecided: list[ChangeIsr] = []  # proposals for this version; it waits for the last one
         self._propose_after_ms = now_ms
         self._starts_told: dict[tuple[int, int], int] = {}  # by node and incarnation
-        self.progress = Progress(
-            node_id,
-            log.next_offset,
-            state,
-            nodes,
-            min_insync_replicas=_needed(topic_config),
-            lag_max_ms=config.replica_lag_time_max_ms,
-            now_ms=now_ms,
-        )
+        needed, lag_ms = _needed(topic_config), config.replica_lag_time_max_ms
+        self.progress = Progress(node_id, log.next_offset, state, nodes, needed, lag_ms, now_ms)
 
     def configure(self, topic_config: Mapping[str, Any]) -> None:
         """Apply changed settings of the topic."""
@@ -184,16 +178,9 @@ class Leader:
     def _told(
         self, part: FetchPart, diverging: EpochEnd | None = None, found: ReplicaSlice | None = None
     ) -> FetchedPart:
-        return FetchedPart(
-            part.name,
-            self.epoch,
-            part.offset,
-            high_watermark=self._log.high_watermark,
-            start_offset=self._log.start_offset,
-            diverging=diverging,
-            segment_base=found.segment_base if found is not None else 0,
-            data=found.data if found is not None else NO_DATA,
-        )
+        base, data = (0, NO_DATA) if found is None else (found.segment_base, found.data)
+        mark, start = self._log.high_watermark, self._log.start_offset
+        return FetchedPart(part.name, self.epoch, part.offset, None, mark, start, diverging, base, data)
 
 
 def _needed(topic_config: Mapping[str, Any]) -> int:

@@ -249,14 +249,11 @@ class NodeCore:
         if now_ms >= self._lag_check_ms:
             self._lag_check_ms = now_ms + min(self._config.replica_lag_time_max_ms // 4, _LAG_CHECK_MS)
             for name, replica in list(self._replicas.items()):
-                self._look_at(name, replica, now_ms)
+                try:
+                    self._settle(name, replica.tick(now_ms))
+                except Exception:  # its log is being closed, for instance; go on with the others
+                    _logger.exception("%s: the periodic check failed", name)
             self._finish()
-
-    def _look_at(self, name: TopicPartition, replica: Replica, now_ms: int) -> None:
-        try:
-            self._settle(name, replica.tick(now_ms))
-        except Exception:  # its log is being closed, for instance; go on with the others
-            _logger.exception("%s: the periodic check failed", name)
 
     # --- what the controller calls ------------------------------------------------------------------
 

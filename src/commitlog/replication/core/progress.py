@@ -60,7 +60,6 @@ class Progress:
         epoch_start: int,
         state: PartitionState,
         nodes: Mapping[int, NodeState],
-        *,
         min_insync_replicas: int,
         lag_max_ms: int,
         now_ms: int,

@@ -59,6 +59,3 @@ class ReplicaLog(Protocol):
 
     def set_high_watermark(self, offset: int) -> None:
         """Let readers read up to `offset`."""
-
-
-__all__ = ["ReplicaLog", "ReplicaSlice"]

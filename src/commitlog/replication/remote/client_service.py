@@ -142,8 +142,6 @@ class ClientService:
             case _:
                 raise ProtocolError("this node", f"it does not answer {type(message).__name__}")
 
-    # --- appending
-
     def _append(self, message: Append, reply: Reply) -> Message | None:
         name = message.name
         partition = self._host.partition(name, message.topic_id, any_replica=False)
@@ -159,8 +157,6 @@ class ClientService:
 
         self._host.when_acknowledged(name, offsets.stop, leader_epoch, message.timeout_ms, done)
         return None
-
-    # --- reading
 
     def _read(self, message: Read, reply: Reply) -> Message | None:
         partition = self._host.partition(message.name, message.topic_id, any_replica=message.any_replica)

@@ -9,8 +9,8 @@ from commitlog.config import TopicConfig
 from commitlog.errors import ConfigError, TopicExistsError, UnknownTopicError
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
 from commitlog.replication.commands import CreateTopic, DeleteTopic
-from commitlog.replication.messages import Message, Submit
-from commitlog.replication.remote.remote_partition import Acks, RemotePartition
+from commitlog.replication.messages import Acks, Message, Submit
+from commitlog.replication.remote.remote_partition import RemotePartition
 from commitlog.replication.remote.router import Deadline, ReadFrom, Router
 from commitlog.replication.transports.opener import split_address
 from commitlog.replication.transports.tcp import TcpTransport

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, Rules, encode, numbered
 from commitlog.config import MIB, TopicConfig
@@ -25,6 +25,7 @@ from commitlog.partitions.sources import Answer, Piece, ReadSegment
 from commitlog.partitions.state import now_ms
 from commitlog.record import ArrowData, Buffer, Headers, Record, TopicPartition
 from commitlog.replication.messages import (
+    Acks,
     Append,
     Appended,
     Bytes,
@@ -38,7 +39,6 @@ from commitlog.replication.remote.fetched import FetchedSegment
 from commitlog.replication.remote.router import PASSING, Deadline, Pending, Router
 from commitlog.tasks import Signal
 
-Acks = Literal[1, "all"]
 Kind = TypeVar("Kind")
 _READ_BYTES = MIB
 _LONG_POLL_MS = 10_000

@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from commitlog.record import TopicPartition
-from commitlog.replication.messages import Bytes, Data
+from commitlog.replication.messages import Acks, Bytes, Data
 
 
 class Left:
@@ -126,9 +126,11 @@ def _pack_data(value: Data, data: list[Data]) -> int:
 
 
 DATA = Codec(_pack_data, lambda raw, left: Bytes(left.take(COUNT.unpack(raw, left))))
-NESTED = Codec(lambda value, data: value, _unpack_nested)  # fields of errors: JSON has lists for tuples
+NESTED = several(Codec(lambda value, data: value, _unpack_nested))  # fields of errors, with tuples in them
 NAME = fixed(TEXT, COUNT, make=TopicPartition._make)
-TYPES: dict[Any, Codec] = {int: INT, str: TEXT, bool: FLAG, Any: SCALAR, TopicPartition: NAME, Data: DATA}
+TYPES: dict[Any, Codec] = {
+    int: INT, str: TEXT, bool: FLAG, Any: SCALAR, TopicPartition: NAME, Data: DATA, Acks: ACKS
+}  # fmt: skip
 
 
 def fields(make: type, **limited: Codec) -> Codec:

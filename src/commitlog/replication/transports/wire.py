@@ -14,41 +14,11 @@ from crc32c import crc32c
 
 from commitlog.batches.columns import padded
 from commitlog.errors import FrameTooLargeError, ProtocolError
+from commitlog.replication import messages
 from commitlog.replication.cluster import Deletion, Member, PartitionState, Reign
 from commitlog.replication.commands import Submitted
-from commitlog.replication.messages import (
-    Append,
-    Appended,
-    ClusterNow,
-    Data,
-    Decided,
-    Describe,
-    Described,
-    Fetch,
-    Fetched,
-    FindOffset,
-    FoundOffset,
-    Heartbeat,
-    Join,
-    Joined,
-    Message,
-    Read,
-    ReadBatches,
-    Refused,
-    Submit,
-)
-from commitlog.replication.transports.fields import (
-    ACKS,
-    COUNT,
-    NESTED,
-    TYPES,
-    Codec,
-    Left,
-    fields,
-    listed,
-    named,
-    several,
-)
+from commitlog.replication.messages import Data, Message
+from commitlog.replication.transports.fields import COUNT, NESTED, TYPES, Codec, Left, fields, listed, named
 
 VERSION = 3
 REQUEST, ANSWER = 0, 1
@@ -154,28 +124,30 @@ def from_bytes(raw: bytes, address: str, max_frame_bytes: int = 100 << 20) -> tu
 
 # --- messages ----------------------------------------------------------------------------------------
 
-TYPES[Refused] = fields(Refused, fields=several(NESTED))
+TYPES[messages.Refused] = fields(messages.Refused, fields=NESTED)
 TYPES.update({one: listed(one) for one in (PartitionState, Reign, Member, Deletion)})
 _COMMAND = named(*get_args(Submitted))
-KINDS: dict[int, tuple[type, Codec]] = {
-    1: (Refused, TYPES[Refused]),
-    2: (Decided, fields(Decided)),
-    3: (Fetch, fields(Fetch, max_bytes=COUNT, max_wait_ms=COUNT)),
-    4: (Fetched, fields(Fetched)),
-    5: (Describe, fields(Describe)),
-    6: (Described, fields(Described)),
-    7: (Submit, fields(Submit, command=_COMMAND)),
-    9: (Append, fields(Append, acks=ACKS, timeout_ms=COUNT)),
-    10: (Appended, fields(Appended)),
-    11: (Read, fields(Read, max_bytes=COUNT, max_wait_ms=COUNT)),
-    12: (ReadBatches, fields(ReadBatches)),
-    13: (FindOffset, fields(FindOffset)),
-    14: (FoundOffset, fields(FoundOffset)),
-    15: (Join, fields(Join)),
-    16: (Joined, fields(Joined, session_timeout_ms=COUNT)),
-    17: (Heartbeat, fields(Heartbeat, max_wait_ms=COUNT)),
-    18: (ClusterNow, fields(ClusterNow)),
+# each with the codecs of the fields that are narrower than their types
+_MESSAGES: dict[int, tuple[type, dict[str, Codec]]] = {
+    1: (messages.Refused, {"fields": NESTED}),
+    2: (messages.Decided, {}),
+    3: (messages.Fetch, {"max_bytes": COUNT, "max_wait_ms": COUNT}),
+    4: (messages.Fetched, {}),
+    5: (messages.Describe, {}),
+    6: (messages.Described, {}),
+    7: (messages.Submit, {"command": _COMMAND}),
+    9: (messages.Append, {"timeout_ms": COUNT}),
+    10: (messages.Appended, {}),
+    11: (messages.Read, {"max_bytes": COUNT, "max_wait_ms": COUNT}),
+    12: (messages.ReadBatches, {}),
+    13: (messages.FindOffset, {}),
+    14: (messages.FoundOffset, {}),
+    15: (messages.Join, {}),
+    16: (messages.Joined, {"session_timeout_ms": COUNT}),
+    17: (messages.Heartbeat, {"max_wait_ms": COUNT}),
+    18: (messages.ClusterNow, {}),
 }
+KINDS = {kind: (one, fields(one, **limited)) for kind, (one, limited) in _MESSAGES.items()}
 _BY_KIND = {kind: (one.__name__, codec) for kind, (one, codec) in KINDS.items()}
 _BY_CLASS: dict[type, tuple[int, Codec]] = {one: (kind, codec) for kind, (one, codec) in KINDS.items()}
 

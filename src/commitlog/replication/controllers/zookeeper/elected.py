@@ -78,7 +78,9 @@ class Elected:
         try:
             if self._state is None:
                 self._take_over()
-            self._look_after_nodes()
+            assert self._state is not None
+            alive = RegisterNodes(read_nodes(self._client, self._layout, self._watch))
+            self._write(self._state, rules.apply(self._state, alive))
             self._answer_requests()
         except KazooException:
             self._state = None
@@ -94,13 +96,6 @@ class Elected:
         before = replace(found, version=newest)
         self._cluster = Cluster(replace(before, topics={}))  # nothing recent: everybody reads all topics
         self._write(before, rules.begun(before, self._reign_id, self.epoch, newest + 1))
-
-    # --- deciding
-
-    def _look_after_nodes(self) -> None:
-        alive = read_nodes(self._client, self._layout, self._watch)
-        assert self._state is not None
-        self._write(self._state, rules.apply(self._state, RegisterNodes(alive)))
 
     def _answer_requests(self) -> None:
         names = self._client.get_children(self._layout.requests, watch=self._watch)
@@ -134,7 +129,8 @@ class Elected:
         cluster = self._cluster
         pieces: list[list[Write]] = [[]]
         if after is not before:
-            names = _changed(before, after)
+            names = {name for name, topic in after.topics.items() if before.topics.get(name) is not topic}
+            names |= before.topics.keys() - after.topics.keys()
             cluster = cluster.followed_by(after, names)
             pieces = [*self._pieces(before, after, names, len(cluster.packed()))]
         for piece in pieces[:-1]:
@@ -201,8 +197,3 @@ class Elected:
         if place == 1 and answering is not None and isinstance(error, NoNodeError | BadVersionError):
             return False
         raise DeposedError(f"epoch {self.epoch}: {error!r}")
-
-
-def _changed(before: ClusterState, after: ClusterState) -> set[str]:
-    names = {*before.topics, *after.topics}
-    return {name for name in names if before.topics.get(name) is not after.topics.get(name)}
