@@ -212,5 +212,5 @@ def test_batches_of_another_node_that_begin_after_the_offset_asked_for_are_damag
     data = stored(encoded([b"x"] * 3), 20)
     for offset in (20, 22):
         assert next(FetchedSegment("t-0", data, offset).batches(offset)).base_offset == 20
-    with pytest.raises(CorruptionError, match="offset 20 stands where 5 should"):
+    with pytest.raises(CorruptionError, match="begins at offset 20, after 5"):
         FetchedSegment("t-0", data, 5)

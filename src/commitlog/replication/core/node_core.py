@@ -76,7 +76,7 @@ class _Retry:
 
 
 def _refuse(request: Message, reply: Reply) -> None:
-    reply(refused(ProtocolError("this node", f"{type(request).__name__} is not answered here")))
+    reply(refused(ProtocolError("this node", f"it does not answer {type(request).__name__}")))
 
 
 class NodeCore:
