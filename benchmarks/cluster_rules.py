@@ -15,8 +15,8 @@ from commitlog.record import TopicPartition
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, PartitionState, TopicState
 from commitlog.replication.commands import ChangeIsr, CreateTopic, ElectPreferred, JoinNode, RemoveNode
-from commitlog.replication.control_messages import ClusterNow
 from commitlog.replication.controllers.stored import StoredState, write_state_file
+from commitlog.replication.messages import ClusterNow
 from commitlog.replication.transports import wire
 
 NODES, REPLICAS = 6, 3

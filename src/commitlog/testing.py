@@ -1,11 +1,11 @@
-"""Tests applications against failures: a network in one process, on a virtual clock.
+"""Tools to test applications against failures: a network in one process, on a virtual clock.
 
-Messages are delayed, lost, duplicated and reordered according to `Faults`; nodes crash, pause, and are cut
-off from one another and from the controller. Nothing really waits, and the same seed gives the same run.
+Messages are delayed, lost, duplicated and reordered as `Faults` says; nodes crash, pause, and are cut off
+from one another and from the controller. Nothing waits in real time, and the same seed gives the same run.
 
-Here three nodes with real logs replicate a topic. The leader is paused for a while, as with SIGSTOP, and
-another node takes over. Nothing that all in-sync replicas acknowledged is lost, but what the first node
-accepts before it hears of the new leader is.
+Here three nodes with real logs replicate a topic. The leader pauses for a while, like a process stopped with
+SIGSTOP. Another node takes over, and nothing that all in-sync replicas acknowledged is lost; what the old
+leader accepts before it learns of that is lost.
 
     >>> import commitlog, os, tempfile
     >>> from commitlog.replication import Node
@@ -41,13 +41,13 @@ accepts before it hears of the new leader is.
     ...     node.log.close()
     >>> folder.cleanup()
 
-Every call that waits (an append with acks="all", create_topic(), stop()) drives the network, as run_for()
-does. Everything happens in one thread: call nodes from no other. `controller.state()`, and so `node.state()`,
-is what the controller has decided, even if a node has not heard of it; `node.leads()` is what a node
-believes. Records have the machine's time unless you pass one: `append(value, timestamp=network.now_ms())`.
-Only nodes are on this network: commitlog.connect(), and a producer's thread with acks="all", need sockets.
+Calls that wait (an append with acks="all", create_topic(), stop()) drive the network, as run_for() does. All
+this happens in one thread: do not call nodes from another. `controller.state()`, and so `node.state()`, is
+what the controller has decided, even if a node does not know it yet; `node.leads()` is what a node believes.
+Records get the machine's time unless you pass one: `append(value, timestamp=network.now_ms())`. Only nodes
+are on this network: commitlog.connect() needs sockets, and so does a producer's thread with acks="all".
 
-The transports can also carry messages alone, to test other protocols:
+The transports can also carry messages on their own, to test other protocols:
 
     >>> from commitlog.replication.messages import Describe, FoundOffset
     >>> network = LocalNetwork(seed=7, faults=Faults(delay_ms=(5, 20)))

@@ -153,7 +153,7 @@ def test_a_topic_that_is_absent_or_has_another_id_is_left_alone_and_reported(
             hosting.open(ORDERS, topic(SECOND))
         hosting.tidy(with_topic(topic(FIRST)))
         assert hosting.unknown() == {}
-    assert caplog.text.count("is not known to the cluster") == 1
+    assert caplog.text.count("which the cluster does not know") == 1
 
 
 def test_a_replica_is_not_removed_by_a_state_that_is_older_than_its_records(tmp_path: Path) -> None:

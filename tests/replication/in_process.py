@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from commitlog.replication.controllers.notifier import CallingThread
+from commitlog.replication.controllers.notifier import Caller
 from commitlog.replication.messages import Message
 from commitlog.replication.ports import Answered, Handler
 
@@ -21,8 +21,8 @@ class Hub:
 class InProcessTransport:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._thread = CallingThread("test-transport")  # it calls whoever was answered
-        self._serving = CallingThread("test-handler")
+        self._thread = Caller("test-transport")  # it calls whoever was answered
+        self._serving = Caller("test-handler")
         self._condition = threading.Condition()
         self._stopped = threading.Event()
         self._loops: list[threading.Thread] = []

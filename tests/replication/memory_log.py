@@ -12,8 +12,8 @@ from struct import Struct
 
 from commitlog.errors import NotLeaderError, PartitionFailedError
 from commitlog.partitions.epochs import EpochHistory
+from commitlog.partitions.slices import ReplicaSlice
 from commitlog.record import Buffer
-from commitlog.replication.core.replica_log import ReplicaSlice
 from commitlog.replication.messages import NO_DATA, Bytes
 
 BATCH = Struct("<qiiq")

@@ -43,7 +43,7 @@ def test_clients_cannot_take_the_room_of_nodes() -> None:
         few.meet(f"client {number}", "10.0.0.1")
         assert few.admit(f"client {number}", Role.CLIENT) is None
     few.meet("one more", "10.0.0.2")
-    assert few.admit("one more", Role.ADMINISTRATOR) == "it takes no more connections"
+    assert few.admit("one more", Role.ADMINISTRATOR) == "it accepts no more connections"
     few.meet("a node", "10.0.0.1")
     assert few.admit("a node", Role.NODE) is None
     few.remove("client 0")
@@ -57,7 +57,7 @@ def test_an_address_has_so_many_clients_and_others_have_theirs() -> None:
     for number, address in enumerate(["10.0.0.1"] * 3 + ["10.0.0.2"]):
         few.meet(f"client {number}", address)
         refusals.append(few.admit(f"client {number}", Role.CLIENT))
-    assert refusals == [None, None, "it takes no more connections from 10.0.0.1", None]
+    assert refusals == [None, None, "it accepts no more connections from 10.0.0.1", None]
 
 
 @pytest.mark.parametrize(

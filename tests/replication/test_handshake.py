@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from commitlog.errors import AuthenticationError, CommitLogError, ConnectionFailedError, ProtocolError
 from commitlog.replication.transports import handshake, wire
 from commitlog.replication.transports.rights import Role
-from commitlog.replication.transports.streams import PlainStream
+from commitlog.replication.transports.streams import Stream, shut_down
 
 SERVER_NONCE, CLIENT_NONCE = b"s" * 32, b"c" * 32
 
 
-class Recorded(PlainStream):
+class Recorded(Stream):
     """A stream that keeps what was sent on it."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -38,11 +38,11 @@ def ends() -> Iterator[tuple[Recorded, Recorded]]:
         yield Recorded(server), Recorded(client)
 
 
-def outcome(greet: Callable[[], None], end: PlainStream) -> CommitLogError | EOFError | None:
+def outcome(greet: Callable[[], None], end: Stream) -> CommitLogError | EOFError | None:
     try:
         greet()
     except (CommitLogError, EOFError) as error:
-        end.shut_down()
+        shut_down(end._sock)
         return error
     return None
 
@@ -175,7 +175,7 @@ def test_a_handshake_that_was_overheard_is_worth_nothing_later(ends: tuple[Recor
         client.sendall(overheard)
         with pytest.raises(AuthenticationError):
             handshake.greet_client(
-                PlainStream(server), {Role.NODE: b"right"}, b"another nonce".ljust(32), "client", anybody
+                Stream(server), {Role.NODE: b"right"}, b"another nonce".ljust(32), "client", anybody
             )
 
 
@@ -191,10 +191,10 @@ def test_another_version_is_refused_by_both_sides(ends: tuple[Recorded, Recorded
 
 @given(st.binary(max_size=200))
 def test_garbage_never_passes_for_a_handshake(garbage: bytes) -> None:
-    def greet_client(stream: PlainStream) -> None:
+    def greet_client(stream: Stream) -> None:
         handshake.greet_client(stream, {Role.NODE: b"secret"}, SERVER_NONCE, "peer", anybody)
 
-    def greet_server(stream: PlainStream) -> None:
+    def greet_server(stream: Stream) -> None:
         handshake.greet_server(stream, b"secret", SERVER_NONCE, "peer")
 
     for greet in (greet_client, greet_server):
@@ -203,4 +203,4 @@ def test_garbage_never_passes_for_a_handshake(garbage: bytes) -> None:
             other.sendall(garbage)
             other.shutdown(socket.SHUT_WR)
             with pytest.raises((CommitLogError, EOFError)):
-                greet(PlainStream(mine))
+                greet(Stream(mine))

@@ -42,7 +42,6 @@ from commitlog.replication.commands import (
     RemoveNode,
     Submitted,
 )
-from commitlog.replication.control_messages import Heartbeat, Join
 from commitlog.replication.controllers.remote_controller import RemoteController
 from commitlog.replication.controllers.server import ControllerServer
 from commitlog.replication.controllers.static import StaticController
@@ -52,6 +51,8 @@ from commitlog.replication.messages import (
     Fetch,
     FetchPart,
     FoundOffset,
+    Heartbeat,
+    Join,
     Message,
     Refused,
     Submit,

@@ -40,7 +40,7 @@ from commitlog.replication.commands import (
     Registration,
     RemoveNode,
 )
-from commitlog.replication.control_messages import ClusterNow
+from commitlog.replication.messages import ClusterNow
 from commitlog.replication.rules import alive, apply, begun, handed_over
 from commitlog.replication.transports import wire
 from replication.invariants import check_state
@@ -309,7 +309,7 @@ def test_a_leader_that_leaves_itself_out_resigns_to_one_that_is_in_sync() -> Non
 
 def test_a_leader_does_not_resign_to_one_that_is_not_in_sync() -> None:
     state = with_isr(with_orders(), 1, 2)
-    with pytest.raises(IsrRefusedError, match="not in sync yet"):
+    with pytest.raises(IsrRefusedError, match="replicas that are not in sync"):
         with_isr(state, 2, 3)
 
 

@@ -16,12 +16,12 @@ from commitlog.errors import (
     ReplicationTimeoutError,
 )
 from commitlog.partitions.epochs import NO_EPOCH
+from commitlog.partitions.slices import ReplicaSlice
 from commitlog.replication.cluster import ClusterState, NodeState, PartitionState, TopicState
 from commitlog.replication.commands import ChangeIsr, ElectPreferred, Reassign
 from commitlog.replication.controllers.simulated import CONTROLLER
 from commitlog.replication.core.leader import Leader
 from commitlog.replication.core.replica import Replica
-from commitlog.replication.core.replica_log import ReplicaSlice
 from commitlog.replication.messages import EpochEnd, Fetch, Fetched, FetchPart, Message
 from commitlog.replication.settings import ReplicationConfig
 

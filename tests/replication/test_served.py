@@ -19,16 +19,20 @@ from commitlog.errors import (
     WrongClusterError,
 )
 from commitlog.replication.commands import CreateTopic, DeleteTopic, JoinNode, LeaveNode, RemoveNode
-from commitlog.replication.control_messages import (
-    ClusterNow,
-    Heartbeat,
-    Join,
-    Joined,
-)
 from commitlog.replication.controllers.remote_controller import RemoteController
 from commitlog.replication.controllers.server import ControllerServer
 from commitlog.replication.controllers.static import StaticController
-from commitlog.replication.messages import Decided, Describe, Message, Refused, Submit
+from commitlog.replication.messages import (
+    ClusterNow,
+    Decided,
+    Describe,
+    Heartbeat,
+    Join,
+    Joined,
+    Message,
+    Refused,
+    Submit,
+)
 from commitlog.replication.transports.tcp import TcpTransport
 from replication.in_process import Hub, InProcessTransport
 from replication.rigs import ORDERS, Listener, ServedRig

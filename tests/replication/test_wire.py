@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from commitlog.errors import FrameTooLargeError, NotLeaderError, ProtocolError
 from commitlog.record import TopicPartition
-from commitlog.replication import cluster, commands, control_messages, messages
+from commitlog.replication import cluster, commands, messages
 from commitlog.replication.messages import (
     Append,
     Appended,
@@ -106,12 +106,12 @@ EVERY: dict[type, st.SearchStrategy[Any]] = {
     ReadBatches: st.builds(ReadBatches, ints, ints, ints, ints, ints, data),
     messages.FindOffset: st.builds(messages.FindOffset, names, texts, ints),
     messages.FoundOffset: st.builds(messages.FoundOffset, st.none() | ints),
-    control_messages.Join: st.builds(
-        control_messages.Join, st.builds(commands.JoinNode, ints, texts, st.booleans(), texts, known), texts
+    messages.Join: st.builds(
+        messages.Join, st.builds(commands.JoinNode, ints, texts, st.booleans(), texts, known), texts
     ),
-    control_messages.Joined: st.builds(control_messages.Joined, ints, counts),
-    control_messages.Heartbeat: st.builds(control_messages.Heartbeat, ints, ints, ints, counts, known),
-    control_messages.ClusterNow: st.builds(control_messages.ClusterNow, clusters),
+    messages.Joined: st.builds(messages.Joined, ints, counts),
+    messages.Heartbeat: st.builds(messages.Heartbeat, ints, ints, ints, counts, known),
+    messages.ClusterNow: st.builds(messages.ClusterNow, clusters),
 }
 
 
@@ -252,7 +252,7 @@ def test_what_is_malformed_is_refused_with_a_reason(what: str) -> None:
 
 
 def test_data_that_belong_to_nothing_are_refused() -> None:
-    with pytest.raises(ProtocolError, match="8 bytes of data belong to nothing"):
+    with pytest.raises(ProtocolError, match="8 bytes of data belong to no field"):
         parsed(forged(APPENDED, {"start": 1, "end": 2}, after=b"x" * 8))
 
 

@@ -150,8 +150,8 @@ def test_a_node_tells_who_leads(tmp_path: Path, caplog: pytest.LogCaptureFixture
     nodes[0].create_topic("t", 1, 2)
     network.run_until(lambda: len(told(caplog, "commitlog.replication")) >= 2, 60_000)
     assert sorted(told(caplog, "commitlog.replication")) == [
-        "node 1: this node leads t-0 in epoch 0, in sync are 1, 2",
-        "node 2: node 1 leads t-0 in epoch 0, in sync are 1, 2",
+        "node 1: this node leads t-0 in epoch 0; in sync: 1, 2",
+        "node 2: node 1 leads t-0 in epoch 0; in sync: 1, 2",
     ]
     for node, log in zip(nodes, logs, strict=True):
         node.stop(hand_over=False)

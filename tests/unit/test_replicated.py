@@ -26,8 +26,8 @@ from commitlog import (
 )
 from commitlog.errors import FencedEpochError
 from commitlog.partitions.epochs import NAME, EpochHistory, EpochStart
-from commitlog.partitions.slices import received
-from commitlog.replication.core.replica_log import ReplicaLog, ReplicaSlice
+from commitlog.partitions.slices import ReplicaSlice, received
+from commitlog.replication.core.replica_log import ReplicaLog
 from commitlog.tasks import Signal
 
 CONFIG = {"flush_ms": -1, "file_delete_delay_ms": 0}

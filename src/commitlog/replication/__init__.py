@@ -1,4 +1,4 @@
-"""Replication: leaders, followers, in-sync replicas. docs/replication.md tells how they work together."""
+"""Replication: leaders, followers and in-sync replicas. docs/replication.md describes the protocol."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which node has which replica, who leads, who is in sync: the values that a controller keeps.
+"""The state of a cluster: which nodes are alive, where replicas are, who leads and who is in sync.
 
-rules.py tells how they change.
+rules.py has the rules by which it changes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from commitlog.record import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node that is alive. `incarnation` tells one life from the next: it grows whenever one registers."""
+    """A living node. Its `incarnation` grows each time it registers, and so identifies one life of it."""
 
     node_id: int
     address: str
     incarnation: int
-    leaving: bool = False  # it hands over what it leads, and gets nothing new
+    leaving: bool = False  # it is handing over what it leads, and is given nothing new
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node that has joined once, alive or not.
+    """A node that has ever joined, alive or not.
 
-    `disk_id` tells its disk from any other: one that comes back with another disk has lost all it had.
-    It has heard of every deletion up to `heard_version`. Its last life began with `joined_version`: one that
-    comes back and knows only earlier states has not kept that life; it may be an older copy of the disk.
+    A node that returns with a different `disk_id` has lost all its records. It has seen every deletion up
+    to `heard_version`. Its last life began with `joined_version`: if it returns knowing only earlier states,
+    its disk may be an older copy.
     """
 
     disk_id: str
@@ -39,13 +39,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Where a partition's replicas are. The first of them is the preferred leader.
+    """The replicas of a partition; the first one is the preferred leader.
 
-    leader_epoch grows with every election, version with every change at all. isr is within replicas, and in
-    their order. Either all its members are alive, and leader is one of them; or none is, and leader is None.
+    leader_epoch grows with every election, version with every change. isr is a subset of replicas, in their
+    order. Either all its members are alive and leader is one of them, or none is alive and leader is None.
 
-    `awaits` is set when the only member of the ISR came back with another disk: the records were on the disk
-    of that id. Nobody leads until that disk is back, or the topic allows an unclean election.
+    `awaits` is set when the only member of the ISR returned with another disk; it is the id of the disk that
+    has the records. Nobody leads until that disk is back, or the topic allows an unclean election.
     """
 
     replicas: tuple[int, ...]
@@ -59,7 +59,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic: its settings and its partitions. `topic_id` is random: no other topic ever has it."""
+    """A topic: its settings and its partitions. `topic_id` is random and never reused."""
 
     topic_id: str
     config: Mapping[str, Any]
@@ -68,7 +68,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A topic that was deleted, by the state of this version."""
+    """A topic that the state of this version deleted."""
 
     name: str
     version: int
@@ -76,14 +76,14 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Reign:
-    """One life of a controller, with a random id: its states begin with `first_version`."""
+    """One life of a controller, with a random id; its first state has `first_version`."""
 
     reign_id: str
     first_version: int
 
 
 class Known(NamedTuple):
-    """Which state a node took in last: enough to tell whether another one follows it."""
+    """Identifies the last state that a node accepted, to check whether another state follows it."""
 
     cluster_id: str
     reign_id: str
@@ -94,13 +94,13 @@ class Known(NamedTuple):
 class ClusterState:
     """Everything a controller keeps. `epoch` is the controller's: it grows when another one takes over.
 
-    `version` grows with every change. Versions of partitions and incarnations are taken from it, so that none
-    is ever given twice, even to a topic that is created again.
+    `version` grows with every change. Partition versions and incarnations are taken from it, so none is ever
+    reused, even by a topic that is created again.
 
-    `cluster_id` is random and made once. `reigns` are the last lives of controllers, the current one last: a
-    state follows another only if it is of the same reign and not older, or if its controller knew that state
-    when it began. `deleted` has the topics that were deleted, by id, for as long as a member may still have
-    to hear of it: a topic that is merely absent is not deleted.
+    `cluster_id` is random and chosen once. `reigns` are the last lives of controllers, the current one last.
+    A state follows another only if it is of the same reign and not older, or if its controller started from
+    that state or a later one. `deleted` lists deleted topics by id until every member has seen the deletion:
+    a topic that is merely absent is not deleted.
     """
 
     nodes: Mapping[int, NodeState] = field(default_factory=dict)
@@ -114,11 +114,11 @@ class ClusterState:
 
     @property
     def known(self) -> Known:
-        """What is kept by a node that takes in this state."""
+        """What a node that accepts this state remembers of it."""
         return Known(self.cluster_id, self.reigns[-1].reign_id, self.version)
 
     def refusal(self, known: Known | None) -> CommitLogError | None:
-        """Return why a node that knows an earlier state must not take this one; None if it may."""
+        """Return why a node that knows `known` must reject this state; None if it may accept it."""
         if known is None:
             return None
         if known.cluster_id != self.cluster_id:
@@ -130,16 +130,16 @@ class ClusterState:
         return StaleControllerError(known.version, self.version)
 
     def is_older_than(self, known: Known) -> bool:
-        """Say whether a node knows a later state than this, so that this is an older copy of the real one.
+        """Return whether a node knows a later state, which proves that this one is an older copy.
 
-        A node whose state lies before all reigns that are remembered is refused, but proves nothing: it may
-        only have been away for long.
+        A node whose state precedes all remembered reigns is refused but proves nothing: it may only have
+        been away for a long time.
         """
         is_refused = isinstance(self.refusal(known), StaleControllerError)
         return is_refused and known.version >= self.reigns[0].first_version
 
     def partition(self, name: TopicPartition) -> PartitionState | None:
-        """Return a partition's state, None if there is no such partition."""
+        """Return the state of a partition, None if it does not exist."""
         topic = self.topics.get(name.topic)
         if topic is None or not 0 <= name.partition < len(topic.partitions):
             return None

@@ -1,8 +1,8 @@
-"""Commands: the changes of a cluster that a controller decides, as values. rules.apply() decides each one.
+"""Commands: changes to a cluster, as values. rules.apply() decides each one.
 
 A command holds numbers, texts, flags, and tuples and mappings of these, so it can be sent, stored and
-replayed. Whatever is random, such as the id of a topic, is chosen when the command is made. Applying the
-same commands to the same state therefore gives the same result everywhere.
+replayed. Random values, such as the id of a topic, are chosen when the command is made: applying the same
+commands to the same state gives the same result everywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from commitlog.replication.cluster import Known
 class CreateTopic:
     """Create a topic and spread its replicas over the living nodes.
 
-    The same command may arrive twice, because its answer was lost: by `topic_id` it counts once.
+    If the answer is lost, the command may arrive twice; `topic_id` makes it count once.
     """
 
     name: str
@@ -34,7 +34,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Change settings of a topic; settings that are not named stay as they are."""
+    """Change settings of a topic; the others keep their values."""
 
     name: str
     changes: Mapping[str, Any]
@@ -49,7 +49,7 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Grow a topic to this number of partitions."""
+    """Increase a topic's partition count to this number."""
 
     name: str
     partitions: int
@@ -57,7 +57,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Reassign:
-    """Move a partition to these nodes: new replicas catch up first, then the old ones go."""
+    """Move a partition to these nodes: the new replicas catch up, then the old ones are removed."""
 
     name: TopicPartition
     replicas: tuple[int, ...]
@@ -73,10 +73,10 @@ class ElectPreferred:
 
 @dataclass(frozen=True, slots=True)
 class ChangeIsr:
-    """A leader's proposal for the in-sync replicas. It counts only if the partition still has this version.
+    """A leader's proposed ISR. It is accepted only if the partition still has this version.
 
-    `incarnations` are those of the members as the leader knows them: a member that has restarted since,
-    and may have lost records, is not let in.
+    `incarnations` are the members' incarnations known to the leader: a member that has restarted since may
+    have lost records, so it is rejected.
     """
 
     name: TopicPartition
@@ -98,7 +98,7 @@ class LeaveNode:
 
 @dataclass(frozen=True, slots=True)
 class RemoveNode:
-    """Count a node as gone, unless it has begun another life since."""
+    """Remove a node, unless it has joined again since."""
 
     node_id: int
     incarnation: int
@@ -106,10 +106,10 @@ class RemoveNode:
 
 @dataclass(frozen=True, slots=True)
 class JoinNode:
-    """Count a node as alive, in a new life; the rules choose its incarnation.
+    """Register a node as alive; the rules choose its incarnation.
 
-    `clean` says whether it stopped cleanly the last time. `disk_id` identifies its disk. `known` is the
-    last state that it took in, None if it has none.
+    `clean` says whether its last stop was clean. `disk_id` identifies its disk. `known` is the last state
+    that it accepted, None if there was none.
     """
 
     node_id: int
@@ -120,7 +120,7 @@ class JoinNode:
 
 
 class Registration(NamedTuple):
-    """A living node with the incarnation that ZooKeeper chose; `heard_version` is that of JoinNode.known."""
+    """A living node with the incarnation from ZooKeeper; `heard_version` is JoinNode.known.version."""
 
     address: str
     incarnation: int
@@ -131,11 +131,11 @@ class Registration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RegisterNodes:
-    """Count exactly these nodes as alive; one with another incarnation than before has begun a new life."""
+    """Register exactly these nodes as alive; a node with a different incarnation has restarted."""
 
     alive: Mapping[int, Registration]
 
 
 Administrative = CreateTopic | AlterTopic | DeleteTopic | AddPartitions | Reassign | ElectPreferred
-Submitted = Administrative | ChangeIsr | LeaveNode | RemoveNode  # what a controller can be sent
+Submitted = Administrative | ChangeIsr | LeaveNode | RemoveNode  # may be sent to a controller
 Command = Submitted | JoinNode | RegisterNodes

@@ -1,12 +1,12 @@
-"""Hosting: the topics of a log that are replicated, as files of this node.
+"""LocalTopics: the replicated topics of a node's log, and the files that belong to them.
 
-replicated-topics.json  the topics that are, with the ids that the cluster gave them
-cluster-state.json      the state of the cluster that this node took in last
-set-aside/              replicas that were removed a short while ago
+replicated-topics.json  the replicated topics, with their ids in the cluster
+cluster-state.json      the last state of the cluster that this node accepted
+set-aside/              replicas that were removed recently
 
-Only replicated topics are ever changed or removed here: others are the application's. And they are removed
-only if a state says so: that the topic of that id is deleted, or that its replicas are on other nodes. A
-topic that a state does not have is left as it is, and reported.
+Only replicated topics are ever changed or removed here; the others belong to the application. A topic is
+removed only if a state says that the topic with its id is deleted, or that its replicas are on other nodes.
+A topic that is missing from a state is left alone and reported.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _logger = logging.getLogger("commitlog.replication")
 
 
 class LocalTopics:
-    """Makes the controller's topics into topics of the log. Threads may share it.
+    """Creates and removes topics of the log as the controller's states demand. Threads may share it.
 
-    `attend` is called with every replica that is opened.
+    `attend` is called for every replica that is opened.
     """
 
     def __init__(self, log: CommitLog, node_id: int, attend: Attend = lambda name, partition: None) -> None:
         if not log.exclusive:
-            raise ConfigError("log", log.path, "must be open for writing, and not shared, to be replicated")
+            raise ConfigError("log", log.path, "must be open for exclusive writing to be replicated")
         self._log = log
         self._node_id = node_id
         self._attend = attend
@@ -79,14 +79,15 @@ class LocalTopics:
 
     @property
     def disk_id(self) -> str:
-        """What tells the disk of this node from any other."""
+        """The id of this node's disk."""
         return self._log.log_id or ""
 
     @property
     def clean(self) -> bool:
-        """Whether every replica here ended its last life by a clean stop.
+        """Whether every replica here was stopped cleanly the last time.
 
-        Not without any: the disk may be another one. Who was in no ISR loses nothing by that.
+        False if there are no replicas, because the disk may have been replaced; that costs a node nothing
+        unless it was in an ISR.
         """
         with self._lock:
             topics = [self._find(name) for name in self._ids]
@@ -94,12 +95,12 @@ class LocalTopics:
         return bool(topics) and None not in topics and all(one.recovery.clean for one in partitions)
 
     def unknown(self) -> dict[str, str]:
-        """Return the topics here that the cluster does not have, and why they are left alone."""
+        """Return the topics that are here but not in the cluster, with the reason why they are kept."""
         with self._lock:
             return dict(self._unknown)
 
     def partitions(self) -> list[Partition]:
-        """Return the partitions of replicated topics, also those of which this node has no replica."""
+        """Return all partitions of replicated topics, including those without a replica on this node."""
         with self._lock:
             topics = [topic for name in self._ids if (topic := self._find(name)) is not None]
             return [partition for topic in topics for partition in topic.partitions]
@@ -118,20 +119,20 @@ class LocalTopics:
         except UnknownTopicError:
             return None
 
-    # --- what NodeCore asks
+    # --- the Store of NodeCore
 
     def kept(self) -> ClusterState | None:
-        """Return the state that was kept last."""
+        """Return the last state that keep() stored."""
         found = read_state_file(self._state_path)
         return None if found is None else found.state
 
     def keep(self, state: ClusterState) -> None:
-        """Make a state durable."""
+        """Store a state durably."""
         with self._lock:
             write_state_file(self._state_path, StoredState(state))
 
     def open(self, name: TopicPartition, topic: TopicState) -> Partition:
-        """Return a partition that is to have a replica here; its topic is created, or grows, if need be."""
+        """Return the partition of a replica; its topic is created or extended if necessary."""
         with self._lock:
             found = self._open_topic(name.topic, topic)
             partition: Partition = found.partition(name.partition)
@@ -141,7 +142,7 @@ class LocalTopics:
     def _open_topic(self, name: str, topic: TopicState) -> Topic:
         known, found = self._ids.get(name), self._find(name)
         if found is not None and (known is None or found.topic_id != known):
-            raise TopicExistsError(name)  # the application's own
+            raise TopicExistsError(name)  # it belongs to the application
         if known != topic.topic_id:
             if found is not None:
                 raise TopicReplacedError(name, topic.topic_id, known)
@@ -154,16 +155,16 @@ class LocalTopics:
             found.add_partitions(count)
         settings = TopicConfig().altered(topic.config)
         if found.config != settings:
-            found.alter_config(**asdict(settings))  # those that are the defaults again, too
+            found.alter_config(**asdict(settings))  # all of them: some may be back to their defaults
         for partition in found.partitions:
             if not partition.replicated:
-                partition.follow()  # until the controller says who leads, nobody appends
+                partition.follow()  # nobody appends until the controller names a leader
         return found
 
     def tidy(self, state: ClusterState) -> None:
-        """Set aside the replicas here of which a state says that they are deleted, or on other nodes.
+        """Set aside the replicas that a state says are deleted, or on other nodes.
 
-        What cannot be set aside now stays for another time; the last failure is raised.
+        A replica that cannot be set aside now stays for the next attempt; the last error is raised.
         """
         problem: Exception | None = None
         with self._lock:
@@ -193,7 +194,7 @@ class LocalTopics:
                 self._tidied[name] = replicas
 
     def _remove_topic(self, name: str, topic_id: str) -> None:
-        """Set a topic aside, and remove it."""
+        """Set a topic aside, then remove it."""
         found = self._find(name)
         if found is not None and found.topic_id == topic_id:
             for partition in found.partitions:
@@ -214,30 +215,26 @@ class LocalTopics:
             partition = found.partition(number)
             if partition.next_offset == 0 or partition.failure is not None:
                 continue
-            if one.leader_epoch <= partition.epochs.latest:  # a move begins a new epoch
+            if one.leader_epoch <= partition.epochs.latest:  # every move starts a new epoch
                 raise FencedEpochError(partition.name, one.leader_epoch, partition.epochs.latest)
             self._set_aside.keep(partition, topic.topic_id)
             partition.restart_at(0)
             _logger.warning("node %d: %s is on other nodes now", self._node_id, partition.name)
 
     def _leave_alone(self, name: str, topic_id: str) -> None:
-        """Report a topic that is here and not in the cluster: only an explicit deletion would remove it."""
+        """Report a topic that is here but not in the cluster: only an explicit deletion removes it."""
         if name not in self._unknown:
-            _logger.error(
-                "node %d: topic %s, id %s, is not known to the cluster and was not deleted; it is left alone",
-                self._node_id, name, topic_id,
-            )  # fmt: skip
-        self._unknown[name] = f"the cluster has no topic of the id {topic_id}, and was not told to delete it"
-
-    # --- now and then
+            text = "node %d: keeping topic %s, id %s, which the cluster does not know and did not delete"
+            _logger.error(text, self._node_id, name, topic_id)
+        self._unknown[name] = f"the cluster has no topic with id {topic_id}, and did not delete it"
 
     def keep_high_watermarks(self) -> None:
-        """Make the high watermarks durable."""
+        """Store the high watermarks durably."""
         for partition in self.partitions():
             if not partition.closed and partition.failure is None:
                 partition.keep_high_watermark()
 
     def empty_set_aside(self) -> None:
-        """Remove what was set aside for long enough."""
+        """Remove the replicas that were set aside long enough ago."""
         with contextlib.suppress(OSError):
             self._set_aside.empty()

@@ -1,29 +1,26 @@
-"""What nodes and clients say to one another. Values only: wire.py knows how they look on a connection.
+"""The messages between nodes, clients and served controllers, as values. wire.py turns them into bytes.
 
-A request is answered by the message that stands behind it here, or by a Refused.
+Each request names the message that answers it; any request may be answered by Refused instead.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from commitlog.record import Buffer, TopicPartition
-from commitlog.replication.commands import Submitted
-from commitlog.replication.control_messages import (
-    ClusterNow,
-    Heartbeat,
-    Join,
-    Joined,
-)
+from commitlog.replication.cluster import ClusterState, Known
+from commitlog.replication.commands import JoinNode, Submitted
+
+Acks = Literal[1, "all"]
 
 
 class Data(Protocol):
-    """Batches, byte for byte as they are on disk: in memory, or still in the leader's segment."""
+    """Batches, byte for byte as on disk: in memory, or still in the leader's segment."""
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
 
     def read(self) -> Buffer:
         """Return the bytes."""
@@ -37,7 +34,7 @@ class Bytes:
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
         return len(self.buffer)
 
     def read(self) -> Buffer:
@@ -50,7 +47,7 @@ NO_DATA = Bytes(b"")
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """Where the records of a leader epoch end."""
+    """A leader epoch and the offset at which its records end."""
 
     epoch: int
     end_offset: int
@@ -58,7 +55,7 @@ class EpochEnd:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The answer to a request that was not granted: the name of an error of errors.py, and its fields."""
+    """The answer to a refused request: the name of an error class of errors.py, and the error's fields."""
 
     error: str
     fields: tuple[Any, ...]
@@ -66,10 +63,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A command that is to be decided, by a controller or by a node that passes it on; answered by Decided.
+    """A command for a controller, or for a node that passes it on; answered by Decided.
 
-    `cluster_id` is the cluster that the asking side belongs to, "" if it belongs to none: another one
-    refuses.
+    `cluster_id` is the sender's cluster, "" if it belongs to none; any other cluster refuses the command.
     """
 
     command: Submitted
@@ -78,10 +74,55 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The version of the state by which a command was decided, and why it was refused, if it was."""
+    """The version of the state that decided a command, and the reason if the command was refused."""
 
     version: int
     refusal: Refused | None = None
+
+
+# --- between a node and the controller that another process serves (controllers/server.py) ------------
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A node starts, or was fenced and starts a new life; answered by Joined.
+
+    `token` identifies this attempt, which is repeated until it is answered. A controller whose state does
+    not follow `node.known` refuses.
+    """
+
+    node: JoinNode
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The node's incarnation, and how long it may go without a Heartbeat before it counts as gone."""
+
+    incarnation: int
+    session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A node is alive and knows the state of this version; answered by ClusterNow.
+
+    The answer comes with the next state, or after max_wait_ms. A sender that is not a node, or was fenced,
+    uses incarnation 0. A controller whose state does not follow `known` refuses.
+    """
+
+    node_id: int
+    incarnation: int
+    version: int
+    max_wait_ms: int
+    known: Known | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNow:
+    """The newest state. A node that is missing from it, or has another incarnation in it, is fenced."""
+
+    state: ClusterState
 
 
 # --- between replicas ------------------------------------------------------------------------------
@@ -89,10 +130,10 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class FetchPart:
-    """What a follower asks of one partition. `offset` is its next_offset: it has everything below it.
+    """What a follower asks of one partition. `offset` is its next_offset: it has everything below.
 
-    `last_epoch` is the leader epoch of its last batch, -1 if it has none: by it the leader sees whether the
-    two logs are the same up to `offset`. `high_watermark` is what the follower knows.
+    `last_epoch` is the leader epoch of its last batch, -1 if it has none; from it the leader sees whether
+    the two logs agree up to `offset`. `high_watermark` is the one that the follower knows.
     """
 
     name: TopicPartition
@@ -105,9 +146,9 @@ class FetchPart:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A follower's question, answered by Fetched as soon as there is something to tell, or after max_wait_ms.
+    """A follower's fetch, answered by Fetched as soon as there is news, or after max_wait_ms.
 
-    `incarnation` tells one life of the node from the next.
+    `incarnation` distinguishes one life of the node from the next.
     """
 
     node_id: int
@@ -119,11 +160,11 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPart:
-    """What the leader has for one partition.
+    """The leader's answer for one partition.
 
-    `leader_epoch` and `offset` are those of the question. `refusal` is set if it does not lead it, or not in
-    that epoch. `diverging` is set where the logs differ: the follower has to truncate. Otherwise `data` are
-    whole batches from `offset` on, all of one segment, whose base_offset is `segment_base`.
+    `leader_epoch` and `offset` repeat the question. `refusal` is set if the node does not lead the partition
+    in that epoch. `diverging` is set where the logs differ: the follower has to truncate. Otherwise `data`
+    holds whole batches from `offset` on, all of the segment whose base_offset is `segment_base`.
     """
 
     name: TopicPartition
@@ -139,7 +180,7 @@ class FetchedPart:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The answer to Fetch. Partitions of which there is nothing new are left out."""
+    """The answer to Fetch. Partitions without news are left out."""
 
     parts: tuple[FetchedPart, ...]
 
@@ -149,14 +190,14 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """A client's question about the cluster, and topics: all if none is named. Answered by Described."""
+    """A client's question about the cluster and these topics, all topics if none; answered by Described."""
 
     topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedTopic:
-    """A topic, its settings, and of each partition its leader (None if there is none) and its replicas."""
+    """A topic, its settings, and the leader (None if there is none) and replicas of each partition."""
 
     name: str
     topic_id: str
@@ -169,7 +210,7 @@ class DescribedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The nodes that are alive, by id, with their addresses; and topics: by the state of this version."""
+    """The addresses of the living nodes by id, and topics, as of the state of this version."""
 
     cluster_id: str
     version: int
@@ -179,15 +220,15 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A batch, encoded but not stamped with its offset, for the leader; answered by Appended.
+    """An encoded batch without offsets, for the leader; answered by Appended.
 
-    `acks` is 1 (the leader has it) or "all" (every in-sync replica has). With `sync` it is durable on the
-    leader before that.
+    `acks` is 1 (the leader has it) or "all" (every in-sync replica has it). With `sync` it is durable on the
+    leader before the answer.
     """
 
     name: TopicPartition
     topic_id: str
-    acks: int | str
+    acks: Acks
     timeout_ms: int
     data: Data
     sync: bool = False
@@ -195,7 +236,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The offsets that the records got: [start, end)."""
+    """The offsets of the appended records: [start, end)."""
 
     start: int
     end: int
@@ -203,11 +244,11 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A client's question for records from `offset` on, below the high watermark; answered by ReadBatches.
+    """A client's request for records from `offset` on, below the high watermark; answered by ReadBatches.
 
-    It waits for some up to max_wait_ms. With max_bytes 0 the answer has no data, only where the partition
-    stands, and any offset will do; otherwise there is one batch at least, however large. With any_replica a
-    follower may answer; one that has not come as far as `offset` refuses.
+    The node waits up to max_wait_ms for records. With max_bytes 0, the answer has offsets but no data, and
+    `offset` may be any; otherwise it has at least one batch, however large. With any_replica a follower may
+    answer; it refuses if it has not reached `offset`.
     """
 
     name: TopicPartition
@@ -220,10 +261,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatches:
-    """Whole batches, from the one that holds the offset on; and where the partition stands.
+    """Whole batches from the one that holds the offset on, and the offsets of the partition.
 
-    Records at or above high_watermark may be among them: the client leaves them out. `end_offset` is where
-    the data end, so that the next question can be asked before they are looked at.
+    The client skips records at or above high_watermark. `end_offset` is where the data end, so the client
+    can send its next request before it decodes them.
     """
 
     start_offset: int
@@ -236,7 +277,7 @@ class ReadBatches:
 
 @dataclass(frozen=True, slots=True)
 class FindOffset:
-    """A client's question for the first offset as late as a timestamp; answered by FoundOffset."""
+    """A client's request for the first offset at or after a timestamp; answered by FoundOffset."""
 
     name: TopicPartition
     topic_id: str
@@ -245,7 +286,7 @@ class FindOffset:
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """The offset, None if no record is so late."""
+    """The offset, None if every record is older."""
 
     offset: int | None
 

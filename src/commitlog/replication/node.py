@@ -1,4 +1,4 @@
-"""Node: a replica of topics inside an application. It leads some partitions and follows others."""
+"""Node: replicates topics inside an application. It leads some partitions and follows others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from commitlog.replication.commands import (
     ElectPreferred,
     Reassign,
 )
-from commitlog.replication.core.acks import Acknowledged
 from commitlog.replication.core.node_core import NodeCore
 from commitlog.replication.local_topics import STATE_NAME, LocalTopics
 from commitlog.replication.node_topic import NodePartition, NodeTopic
@@ -38,7 +37,7 @@ from commitlog.replication.remote.client_service import ClientService
 from commitlog.replication.settings import ReplicationConfig
 
 _logger = logging.getLogger("commitlog.replication")
-_FIRST_STATE_MS = 1000  # how long start() waits for the state in which the node has joined
+_FIRST_STATE_MS = 1000  # how long start() waits for the first state that contains the node
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +45,26 @@ class NodeHealth:
     """The state of a node in its cluster."""
 
     joined: bool
-    """Whether it is in the cluster. If not, it leads and follows nothing, and serves what it has."""
+    """Whether it is in the cluster. If not, it leads and follows nothing, and serves reads of what it has."""
     problem: str | None
-    """What keeps it from hearing of the cluster: no controller answers, or not the one of its cluster."""
+    """Why it receives no new states: no controller answers, or the controller is not its cluster's."""
     cluster_id: str | None
     """The cluster that it belongs to; None if it has never joined one."""
     version: int
-    """Of the cluster's state that it took in last."""
+    """The version of the last cluster state that it accepted."""
     not_replicated: Mapping[str, str]
-    """Topics that could not be opened or changed here as they should be, and why; they are tried again."""
+    """Topics that could not be opened or changed here, and why; the node keeps trying."""
     not_following: Mapping[TopicPartition, str]
-    """Replicas whose disk did not take what the leader sent, and why."""
+    """Replicas that failed to store what the leader sent, and why."""
     unknown_topics: Mapping[str, str]
-    """Replicated topics here that the cluster does not have, though nobody deleted them. They stay."""
+    """Replicated topics that are here but not in the cluster, though nobody deleted them. They are kept."""
 
 
 class Node:
-    """One of several nodes that keep the same topics. Threads may share it.
+    """One of the nodes that replicate the same topics. Threads may share it.
 
-    The log belongs to the application, which opens it before and closes it after the node; so do transport
-    and controller. Topics that are not replicated may be in the same log.
+    Log, transport and controller belong to the application, which opens them before the node and closes
+    them after it. The log may also hold topics that are not replicated.
     """
 
     def __init__(
@@ -99,9 +98,9 @@ class Node:
     def start(self) -> Self:
         """Serve other nodes and clients, and join the cluster.
 
-        If no controller answers in time, the node has started all the same: others can read here what it has,
-        and it joins when there is a controller; see health(). WrongClusterError or StaleControllerError if
-        there is one that is not this node's.
+        If no controller answers in time, the node starts anyway: it serves reads, and joins as soon as a
+        controller answers; see health(). WrongClusterError or StaleControllerError if the controller that
+        answers is not this node's.
         """
         self._hosting.empty_set_aside()
         try:
@@ -117,11 +116,10 @@ class Node:
         return self
 
     def stop(self, *, hand_over: bool = True, timeout_ms: int = 10_000) -> None:
-        """Leave the cluster; first others take over what this node leads, if there is one in sync.
+        """Hand over what this node leads to in-sync replicas, and leave the cluster. Idempotent.
 
-        Close the log afterwards: only a node whose log was closed is believed to have all its records. It
-        stops, too, if the controller cannot be reached: then others take over when its session is over.
-        Stopping twice is fine.
+        Close the log afterwards: only a node whose log was closed is trusted to have all its records. If the
+        controller cannot be reached the node stops anyway; others take over when its session expires.
         """
         if self._stopped:
             return
@@ -145,7 +143,7 @@ class Node:
         try:
             call()
         except CommitLogError as error:
-            _logger.warning("node %d stops, and its controller does not know: %s", self.node_id, error)
+            _logger.warning("node %d stops without telling its controller: %s", self.node_id, error)
 
     def _look_after_files(self) -> None:
         if not self._stopped:  # the transport may outlive the log
@@ -153,7 +151,7 @@ class Node:
             self._hosting.empty_set_aside()
 
     def _attend(self, name: TopicPartition, partition: Partition) -> None:
-        """Hear of the appends to a replica, and let them wait for the others."""
+        """Observe the appends to a replica, and let them wait for acknowledgement."""
         limit_ms = self.config.request_timeout_ms
 
         def wait(end_offset: int, leader_epoch: int) -> None:
@@ -182,7 +180,7 @@ class Node:
         config: TopicConfig | Mapping[str, Any] | None = None,
         timeout_ms: int = 10_000,
     ) -> None:
-        """Create a topic, and wait until it is known here and every partition has a leader."""
+        """Create a topic, and wait until this node knows it and every partition has a leader."""
         settings = config.overrides() if isinstance(config, TopicConfig) else config or {}
         self._submit(CreateTopic(name, partitions, replication_factor, dict(settings)))
         self._wait(name, timeout_ms, lambda state: self._is_ready(state, name))
@@ -195,7 +193,7 @@ class Node:
         return all(self.leads(TopicPartition(name, number)) for number in led)
 
     def alter_topic(self, name: str, **changes: Any) -> None:
-        """Change settings of a topic, on all nodes: those of segments count from their next roll on."""
+        """Change settings of a topic on all nodes; segment settings apply from the next roll on."""
         self._submit(AlterTopic(name, changes))
 
     def delete_topic(self, name: str) -> None:
@@ -203,19 +201,19 @@ class Node:
         self._submit(DeleteTopic(name))
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Grow a topic to this many partitions. Keys hash over the new number from then on."""
+        """Increase a topic's partition count. From then on keys hash over the new count."""
         self._submit(AddPartitions(name, partitions))
 
     def elect_preferred(self) -> None:
-        """Let the first replica of each partition lead, where it is in sync: spread leaders as at first."""
+        """Make the first replica of each partition its leader, where it is in sync."""
         self._submit(ElectPreferred())
 
     def move(self, name: TopicPartition, replicas: Sequence[int]) -> None:
-        """Move a partition to these nodes, while it is written; state() tells when it is there."""
+        """Start to move a partition to these nodes; it is done when its `target` in state() is None."""
         self._submit(Reassign(name, tuple(replicas)))
 
     def _submit(self, command: Administrative) -> int:
-        """Let the controller decide, unless this process could not open the files of the new partitions."""
+        """Submit a command, unless this process could not open the files of its new partitions."""
         if isinstance(command, CreateTopic | AddPartitions):
             topic = self._core.state.topics.get(command.name)
             there = 0 if topic is None else len(topic.partitions)
@@ -223,17 +221,17 @@ class Node:
         return self._controller.submit(command)
 
     def throttle(self, bytes_per_second: int) -> None:
-        """Send no more than this a second to replicas that are not in sync; -1 means no limit."""
+        """Limit the bytes per second sent to replicas that are not in sync; -1 means no limit."""
         self._core.throttle(bytes_per_second)
 
     # --- the cluster
 
     def state(self) -> ClusterState:
-        """Return the cluster as far as it is known here."""
+        """Return the newest cluster state known here."""
         return self._controller.state() if self._core.joined else self._core.state
 
     def health(self) -> NodeHealth:
-        """Return the state of the node."""
+        """Return the health of the node."""
         core, state = self._core, self._core.state
         problem = self._controller.problem() or core.refusal
         return NodeHealth(
@@ -241,22 +239,17 @@ class Node:
             problem=None if problem is None else str(problem),
             cluster_id=state.cluster_id or None,
             version=state.version,
-            not_replicated={
-                str(topic or STATE_NAME): reason for topic, reason in core.complaints.reasons().items()
-            },
-            not_following={
-                replica.name: replica.problem for replica in core.replicas() if replica.problem is not None
-            },
+            not_replicated={str(name or STATE_NAME): why for name, why in core.complaints.reasons().items()},
+            not_following={one.name: one.problem for one in core.replicas() if one.problem is not None},
             unknown_topics=self._hosting.unknown(),
         )
 
     def leads(self, name: TopicPartition) -> bool:
-        """Say whether this node leads a partition, and takes appends to it."""
-        replica = self._core.replica(name)
-        return replica is not None and replica.standing().leader_epoch is not None
+        """Return whether this node leads a partition and accepts appends to it."""
+        return self._core.leads(name)
 
     def wait_for_leader(self, name: TopicPartition, timeout_ms: int = 10_000) -> int:
-        """Wait until a partition has a leader, which takes appends if it is this node; returns its id."""
+        """Wait until a partition has a leader, and accepts appends if that is this node; returns its id."""
         found: list[int] = []
 
         def is_led(state: ClusterState) -> bool:
@@ -275,7 +268,7 @@ class Node:
 
 
 class _Host:
-    """What answering clients asks of a node."""
+    """The Host of the ClientService of a node."""
 
     def __init__(
         self,
@@ -285,7 +278,8 @@ class _Host:
         submit: Callable[[Administrative], int],
     ) -> None:
         self._core, self._controller, self._hosting = core, controller, hosting
-        self.submit = submit
+        self.leads, self.check_can_append = core.leads, core.check_can_append
+        self.when_acknowledged, self.submit = core.when_acknowledged, submit
 
     def state(self) -> ClusterState:
         self._check_joined()
@@ -293,7 +287,7 @@ class _Host:
 
     def _check_joined(self) -> None:
         if not self._core.joined:
-            problem = self._controller.problem() or self._core.refusal or "it waits for its controller"
+            problem = self._controller.problem() or self._core.refusal or "it is waiting for its controller"
             raise NotJoinedError(self._core.node_id, str(problem))
 
     def partition(self, name: TopicPartition, topic_id: str, *, any_replica: bool) -> Partition:
@@ -305,18 +299,6 @@ class _Host:
             raise NotLeaderError(name, self._core.leader_of(name))
         if topic_id != replica.topic_id:
             raise TopicReplacedError(name.topic, topic_id, replica.topic_id)
-        if not any_replica and replica.standing().leader_epoch is None:
+        if not any_replica and not self.leads(name):
             raise NotLeaderError(name, self._core.leader_of(name))
         return self._hosting.partition(name)
-
-    def leads(self, name: TopicPartition) -> bool:
-        replica = self._core.replica(name)
-        return replica is not None and replica.standing().leader_epoch is not None
-
-    def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
-        return self._core.check_can_append(name, acks)
-
-    def when_acknowledged(
-        self, name: TopicPartition, end_offset: int, leader_epoch: int, timeout_ms: int, done: Acknowledged
-    ) -> None:
-        self._core.when_acknowledged(name, end_offset, leader_epoch, timeout_ms, done)

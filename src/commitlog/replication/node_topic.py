@@ -1,32 +1,31 @@
-"""NodeTopic and NodePartition: a replicated topic, as the application around a node sees it."""
+"""NodeTopic and NodePartition: how the application around a node uses a replicated topic."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 from commitlog.partition import Partition
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
 from commitlog.replication.core.node_core import NodeCore
+from commitlog.replication.messages import Acks
 from commitlog.topic import Topic
-
-Acks = Literal[1, "all"]
 
 
 class NodePartition:
-    """Appends to a partition that this node leads; NotLeaderError, which names the leader, if it does not.
+    """Appends to a partition that this node leads; otherwise NotLeaderError, which names the leader.
 
-    With acks="all" an append returns when every in-sync replica has the records, with 1 when this node has.
+    With acks="all" an append returns once every in-sync replica has the records, with acks=1 once this node
+    has them.
     """
 
     def __init__(self, name: TopicPartition, log: Partition, core: NodeCore, timeout_ms: int) -> None:
         self.name = name
-        self.log = log  # to read from: all there is up to the high watermark
+        self.log = log  # to read from, up to the high watermark
         self._core = core
         self._timeout_ms = timeout_ms
 
     def __repr__(self) -> str:
-        return f"<NodePartition {self.name.topic}-{self.name.partition} of node {self._core.node_id}>"
+        return f"<NodePartition {self.name} of node {self._core.node_id}>"
 
     def append(
         self,
@@ -78,26 +77,21 @@ class NodePartition:
 
 
 class NodeTopic:
-    """A replicated topic: its partitions, of which this node may lead some."""
+    """A replicated topic; this node may lead some of its partitions."""
 
     def __init__(self, topic: Topic, partitions: Sequence[NodePartition]) -> None:
         self.name = topic.name
         self.config = topic.config
+        self.partitions = tuple(partitions)
         self._topic = topic
-        self._partitions = tuple(partitions)
 
     def __repr__(self) -> str:
-        return f"<NodeTopic {self.name} with {len(self._partitions)} partitions>"
-
-    @property
-    def partitions(self) -> tuple[NodePartition, ...]:
-        """The partitions, in order of their numbers."""
-        return self._partitions
+        return f"<NodeTopic {self.name} with {len(self.partitions)} partitions>"
 
     def partition(self, number: int) -> NodePartition:
-        """Return one partition."""
-        self._topic.partition(number)  # UnknownPartitionError
-        return self._partitions[number]
+        """Return one partition; UnknownPartitionError if there is no such number."""
+        self._topic.partition(number)
+        return self.partitions[number]
 
     def append(
         self,
@@ -111,6 +105,6 @@ class NodeTopic:
     ) -> tuple[int, int]:
         """Append a record to the partition of its key, if this node leads it; returns (partition, offset)."""
         ((number, _),) = self._topic.places([key], {})
-        target = self._partitions[number]
+        target = self.partitions[number]
         offset = target.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync, acks=acks)
         return number, offset

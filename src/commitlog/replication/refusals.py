@@ -1,4 +1,4 @@
-"""Errors as messages, and messages as errors: what a node refuses, its client raises."""
+"""Converts errors to messages and back: the client raises the error with which a node refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from commitlog import errors
 from commitlog.errors import CommitLogError
 from commitlog.record import TopicPartition
-from commitlog.replication.messages import Refused
+from commitlog.replication.messages import FetchedPart, FetchPart, Refused
 
 _KNOWN: dict[str, type[CommitLogError]] = {
     name: one
@@ -18,7 +18,7 @@ _MOST_FIELDS = 8
 
 
 def refused(error: CommitLogError) -> Refused:
-    """Return the message that carries an error."""
+    """Return the Refused that carries an error."""
     return Refused(type(error).__name__, tuple(_plain(field) for field in error.args))
 
 
@@ -30,14 +30,19 @@ def _plain(field: Any) -> Any:
     return str(field)
 
 
+def refused_part(part: FetchPart, error: CommitLogError) -> FetchedPart:
+    """Return the answer that refuses one partition of a fetch."""
+    return FetchedPart(part.name, part.leader_epoch, part.offset, refusal=refused(error))
+
+
 def error_of(message: Refused) -> CommitLogError:
-    """Return the error that a message carries; CommitLogError for one that is not known here."""
+    """Return the error that a Refused carries; a plain CommitLogError if its class is unknown here."""
     kind = _KNOWN.get(message.error)
     if kind is not None and len(message.fields) <= _MOST_FIELDS:
         error = kind(*message.fields)
         try:
             str(error)
-        except (LookupError, ValueError, TypeError, AttributeError):  # another version has other fields
+        except (LookupError, ValueError, TypeError, AttributeError):  # another version's fields differ
             pass
         else:
             return error

@@ -1,12 +1,11 @@
 """The rules by which a cluster's state changes: who is alive, who leads, who is in sync, where replicas are.
 
-No I/O, no clock, no chance: apply() takes a state and a command and returns the next state, or the same
-one if nothing changes. A rule touches the partitions that its command concerns, and no others.
+No I/O, no clock, no randomness: apply() returns the next state after a command, or the same object if nothing
+changes. A rule touches only the partitions that its command concerns.
 
-Every partition of a state is settled: nodes that are gone or about to stop are not in its ISR where
-another member stays; if the leader is not in the ISR any more, the first living member leads, in a new
-epoch; another replica leads only where no member is alive and the topic allows unclean elections. Each
-rule settles what it has changed.
+Every partition of a state is settled: nodes that are gone or leaving are not in its ISR if another member
+stays; if the leader has left the ISR, the first living member leads, in a new epoch; another replica leads
+only if no member is alive and the topic allows unclean elections. Each rule settles what it changes.
 """
 
 from __future__ import annotations
@@ -60,16 +59,16 @@ from commitlog.replication.shared_map import SharedMap
 from commitlog.topics.catalog import check_topic_name
 
 Nodes = Mapping[int, NodeState]
-Change = Callable[[PartitionState, bool], PartitionState]  # of a partition; the flag allows unclean elections
+Change = Callable[[PartitionState, bool], PartitionState]  # the flag allows unclean elections
 MOST_PARTITIONS = 9999  # of a topic, as in topic_set.py
-_RAISED = 1 << 16  # more than the elections that nobody remembers
-MOST_REIGNS = 256  # that are remembered; a node that was away for more is refused
-MOST_DELETED_BYTES = 256 << 10  # of deletions that are remembered
-MOST_TOPICS_BYTES = (4 << 20) - (512 << 10)  # of all topics: the header of a message takes 4 MiB
+_RAISED = 1 << 16  # more than the number of elections that may have been forgotten
+MOST_REIGNS = 256  # remembered; a node that was away for more is refused
+MOST_DELETED_BYTES = 256 << 10  # of remembered deletions
+MOST_TOPICS_BYTES = (4 << 20) - (512 << 10)  # of all topics: the header of a message is at most 4 MiB
 
 
 def apply(state: ClusterState, command: Command) -> ClusterState:
-    """Return the state after a command, the same one if it changes nothing; raises why it is refused."""
+    """Return the state after a command, the same object if nothing changes; raises if it is refused."""
     return _RULES[type(command)](state, command)
 
 
@@ -77,9 +76,9 @@ def apply(state: ClusterState, command: Command) -> ClusterState:
 
 
 def begun(state: ClusterState, reign_id: str, epoch: int, version: int) -> ClusterState:
-    """Return the state with which another controller, or another life of one, begins or goes on.
+    """Return the first state of a new reign, or the next state of the same one, with all partitions settled.
 
-    The last one may have stopped in the middle of a change, so every partition is settled.
+    The last controller may have stopped in the middle of a change.
     """
     settled = _with_partitions(replace(state, version=version - 1), _settling(state.nodes))
     reigns = state.reigns
@@ -90,7 +89,7 @@ def begun(state: ClusterState, reign_id: str, epoch: int, version: int) -> Clust
 
 
 def epochs_raised(state: ClusterState) -> ClusterState:
-    """Return an older state that is to be used again, with epochs above those that nodes have seen since."""
+    """Return an older state for reuse, with leader epochs above those that nodes have seen since."""
     return _with_partitions(state, lambda one, _: replace(one, leader_epoch=one.leader_epoch + _RAISED))
 
 
@@ -98,12 +97,12 @@ def epochs_raised(state: ClusterState) -> ClusterState:
 
 
 def _join(state: ClusterState, command: JoinNode) -> ClusterState:
-    """Let a node begin a new life; its earlier one, if the state still has it, is gone.
+    """Start a new life of a node and end its earlier one.
 
     A node that did not stop cleanly may have lost records: it leaves every ISR that has another member.
-    What it leads from now on, it leads in a new epoch. A node with another disk than before has lost
-    everything. A node that does not know a state of its last life was not clean, whatever it says: its
-    directory was restored from an older copy.
+    What it leads from now on, it leads in a new epoch. A node with a different disk has lost everything. A
+    node that knows no state of its last life counts as not clean, whatever it says: its directory was
+    restored from an older copy.
     """
     heard_version = None if command.known is None else command.known.version
     joining = Registration(command.address, state.version + 1, command.clean, command.disk_id, heard_version)
@@ -111,16 +110,15 @@ def _join(state: ClusterState, command: JoinNode) -> ClusterState:
 
 
 def alive(state: ClusterState) -> dict[int, Registration]:
-    """Return the living nodes, for a RegisterNodes that changes some of them."""
+    """Return registrations of the living nodes, for a RegisterNodes that changes some of them."""
     return {key: Registration(node.address, node.incarnation, True) for key, node in state.nodes.items()}
 
 
 def _register(state: ClusterState, command: RegisterNodes) -> ClusterState:
-    """Let exactly these nodes be alive, all at the same moment.
+    """Make exactly these nodes alive, all at once.
 
-    Nodes that are gone, and nodes that begin a new life, have no say in who leads. Where every member of
-    an ISR is gone, the ISR stays as it is, for only its members have all records; there is no leader
-    until one is back.
+    Nodes that are gone, and nodes that start a new life, stop leading. If every member of an ISR is gone,
+    the ISR stays as it is, because only its members have all records; there is no leader until one is back.
     """
     nodes: dict[int, NodeState] = {}
     members = dict(state.members)
@@ -138,7 +136,7 @@ def _register(state: ClusterState, command: RegisterNodes) -> ClusterState:
         if known is not None or not one.clean or lost_disk is not None or is_restored:
             restarted.append((node_id, lost_disk, one.disk_id))
         heard = one.heard_version
-        if heard is None:  # a new disk has no deletions to hear of; a disk that has lost its state may have
+        if heard is None:  # a new disk has nothing to delete; one that has lost its state may have
             heard = state.version if before is None or lost_disk is not None else before.heard_version
         members[node_id] = Member(one.disk_id, heard, state.version + 1)
     if nodes == state.nodes:
@@ -149,9 +147,9 @@ def _register(state: ClusterState, command: RegisterNodes) -> ClusterState:
 
 
 def _started_again(one: PartitionState, node_id: int, lost_disk: str | None, disk_id: str) -> PartitionState:
-    """Take a restarted node out of an ISR that has another member; it leads nothing.
+    """Remove a restarted node from an ISR that has another member; it stops leading.
 
-    Where it is the only member, its records are on the disk that it had before.
+    If it is the only member, the records are on its previous disk.
     """
     others = tuple(member for member in one.isr if member != node_id)
     awaits = one.awaits
@@ -170,9 +168,9 @@ def _remove(state: ClusterState, command: RemoveNode) -> ClusterState:
 
 
 def _leave(state: ClusterState, command: LeaveNode) -> ClusterState:
-    """Let a node hand over what it leads and leave those ISRs.
+    """Make a node hand over what it leads, and leave its ISRs.
 
-    It keeps what no other member can take over yet, until a replica comes in sync: see handed_over().
+    It keeps what no other member can take over until a replica comes into sync; see handed_over().
     """
     node = state.nodes.get(command.node_id)
     if node is None or node.incarnation != command.incarnation:
@@ -183,8 +181,9 @@ def _leave(state: ClusterState, command: LeaveNode) -> ClusterState:
 
 
 def handed_over(state: ClusterState, node_id: int) -> bool:
-    """Say whether a node no longer leads anything that a living replica could take over."""
-    return not any(
+    """Return whether a leaving node no longer leads anything that a living replica could take over."""
+    node = state.nodes.get(node_id)
+    return (node is None or node.leaving) and not any(
         one.leader == node_id
         and any(_stays(state.nodes, other) for other in one.replicas if other != node_id)
         for topic in state.topics.values()
@@ -193,9 +192,9 @@ def handed_over(state: ClusterState, node_id: int) -> bool:
 
 
 def without(state: ClusterState, node_id: int) -> ClusterState:
-    """Return what a fenced node is shown: it is missing, and nobody leads what it led or seems to lead.
+    """Return the state shown to a fenced node: without the node, and with no leader of what it led.
 
-    This is not a state of the cluster: others may lead those partitions, or will.
+    This is not a real state of the cluster: others may lead those partitions, now or soon.
     """
 
     def unled(one: PartitionState) -> PartitionState:
@@ -213,10 +212,10 @@ def without(state: ClusterState, node_id: int) -> ClusterState:
 
 
 def _change_isr(state: ClusterState, change: ChangeIsr) -> ClusterState:
-    """Accept a leader's proposal, or raise what is wrong with it.
+    """Accept a leader's proposal, or raise the reason why not.
 
-    This also completes a move of replicas, once all new ones are in sync. A leader that leaves itself out
-    resigns: another member leads then.
+    This also completes a move once all new replicas are in sync. A leader that leaves itself out resigns,
+    and another member leads.
     """
     one = _partition(state, change.name)
     topic_id = state.topics[change.name.topic].topic_id
@@ -224,13 +223,13 @@ def _change_isr(state: ClusterState, change: ChangeIsr) -> ClusterState:
         raise TopicReplacedError(change.name.topic, change.topic_id, topic_id)
     _check_leader(one, change)
     if one.version != change.version:
-        raise IsrRefusedError(change.name, f"it is of version {change.version}, the current is {one.version}")
+        raise IsrRefusedError(change.name, f"it is for version {change.version}; current is {one.version}")
     for member in change.isr:
         _check_member(state.nodes, one, change, member)
     if not change.isr:
-        raise IsrRefusedError(change.name, "nobody is in it")
+        raise IsrRefusedError(change.name, "it is empty")
     if change.leader not in change.isr and not set(change.isr) <= set(one.isr):
-        raise IsrRefusedError(change.name, "its leader resigns, and others are not in sync yet")
+        raise IsrRefusedError(change.name, "its leader resigns, but it names replicas that are not in sync")
     isr = tuple(node_id for node_id in one.replicas if node_id in change.isr)
     return _with_partition(state, change.name, replace(one, isr=isr))
 
@@ -257,17 +256,17 @@ def _check_member(nodes: Nodes, one: PartitionState, change: ChangeIsr, member: 
 
 
 def _reassign(state: ClusterState, command: Reassign) -> ClusterState:
-    """Start to move a partition; old replicas stay until it has moved.
+    """Start to move a partition; the old replicas stay until the move is complete.
 
-    This replaces a move that is under way. Moving back to the old replicas ends it at once.
+    This replaces a move in progress. Moving back to the old replicas ends that at once.
     """
     name, target = command.name, command.replicas
     one = _partition(state, name)
     if not target or len(set(target)) != len(target):
-        raise InvalidReplicasError(name, f"replicas {target} must be at least one node, and none twice")
+        raise InvalidReplicasError(name, f"replicas {target} must be one or more distinct nodes")
     for node_id in target:
         if node_id not in one.replicas and not _stays(state.nodes, node_id):
-            raise InvalidReplicasError(name, f"node {node_id} is not alive, or is about to stop")
+            raise InvalidReplicasError(name, f"node {node_id} is not alive or is about to stop")
     added = tuple(node_id for node_id in target if node_id not in one.replicas)
     moving = replace(one, replicas=(*one.replicas, *added), target=target)
     return _sized(name, _with_partition(state, name, moving))
@@ -295,12 +294,12 @@ def _partition(state: ClusterState, name: TopicPartition) -> PartitionState:
 
 
 def _create_topic(state: ClusterState, command: CreateTopic) -> ClusterState:
-    """Create a topic, with its replicas and leaders spread over the nodes in turn."""
+    """Create a topic, with its replicas and leaders spread over the nodes round-robin."""
     name, topic_id = command.name, command.topic_id
     check_topic_name(name)
     there = state.topics.get(name)
     if there is not None and there.topic_id == topic_id:
-        return state  # this command was applied before, and its answer was lost
+        return state  # this command was applied before, but its answer was lost
     if there is not None:
         raise TopicExistsError(name)
     if not is_id(topic_id) or topic_id in state.deleted or topic_id in _Topics.of(state.topics).ids:
@@ -321,9 +320,9 @@ def _alter_topic(state: ClusterState, command: AlterTopic) -> ClusterState:
 
 
 def _delete_topic(state: ClusterState, command: DeleteTopic) -> ClusterState:
-    """Delete a topic; every member is to hear of that.
+    """Delete a topic, and remember that until every member has seen it.
 
-    If too many deletions wait for a member that is away, the oldest are forgotten: it keeps those topics.
+    If too many deletions wait for an absent member, the oldest are forgotten: that member keeps those topics.
     """
     name, topic = command.name, _topic(state, command.name)
     deleted = [*state.deleted.items(), (topic.topic_id, Deletion(name, state.version + 1))]
@@ -340,7 +339,7 @@ def _add_partitions(state: ClusterState, command: AddPartitions) -> ClusterState
     topic = _topic(state, name)
     count = len(topic.partitions)
     if partitions < count:
-        raise InvalidReplicasError(name, f"it has {count} partitions, and none can be taken away")
+        raise InvalidReplicasError(name, f"it has {count} partitions; their number cannot be reduced")
     if partitions == count:
         return state
     if partitions > MOST_PARTITIONS:
@@ -361,15 +360,15 @@ def _topic(state: ClusterState, name: str) -> TopicState:
 def _new(
     state: ClusterState, name: str, partitions: int, replication_factor: int
 ) -> tuple[PartitionState, ...]:
-    """Return new partitions: leaders go round the nodes, and each round followers are further from them.
+    """Return new partitions: leaders rotate over the nodes, and followers are one step further each round.
 
-    So the partitions of a node that dies are not all taken over by the same one. It goes on where the
-    last topic ended, so that topics of one partition are spread too.
+    So the partitions of a node that dies are taken over by different nodes. The rotation continues where the
+    last topic ended, so that topics with one partition are spread as well.
     """
     nodes = sorted(node_id for node_id in state.nodes if _stays(state.nodes, node_id))
     count = len(nodes)
     if not 1 <= partitions <= MOST_PARTITIONS:
-        raise InvalidReplicasError(name, f"{partitions} partitions: there must be 1 to {MOST_PARTITIONS}")
+        raise InvalidReplicasError(name, f"{partitions} partitions; allowed are 1 to {MOST_PARTITIONS}")
     if not 1 <= replication_factor <= count:
         raise InvalidReplicasError(name, f"{replication_factor} replicas on {count} nodes that are alive")
     begun = _Topics.of(state.topics).partitions
@@ -384,14 +383,14 @@ def _new(
 
 # --- sizes ------------------------------------------------------------------------------------------
 
-# What a state takes as JSON, with room for what may grow later: numbers, and an ISR that is complete again.
+# Sizes as JSON, with room for later growth: of numbers, and of an ISR that becomes complete again.
 _TOPIC_BYTES, _PARTITION_BYTES, _DISK_BYTES, _DELETION_BYTES = 100, 44, 22, 80
 
 
 class _Topics(SharedMap[TopicState]):
-    """The topics of a state, and totals over all of them, which each change carries on.
+    """The topics of a state with running totals, so that no rule has to visit every topic.
 
-    So no rule has to visit every topic. A state that comes from elsewhere is summed up once.
+    The totals of a state from elsewhere are computed once.
     """
 
     __slots__ = ("ids", "partitions", "size")
@@ -412,7 +411,7 @@ class _Topics(SharedMap[TopicState]):
         return _NO_TOPICS.having(topics, size)
 
     def having(self, changes: Mapping[str, TopicState | None], growth: int) -> _Topics:
-        """Return them with topics that are new, changed, or, if None, removed; the size grows by `growth`."""
+        """Return a copy with topics added, changed or, if None, removed; the size grows by `growth`."""
         before = {name: self[name] for name in changes if name in self}
         after = {name: topic for name, topic in changes.items() if topic is not None}
         ids: dict[str, str | None] = {topic.topic_id: None for topic in before.values()}
@@ -441,7 +440,7 @@ def _partition_bytes(one: PartitionState) -> int:
 
 
 def _sized(name: object, state: ClusterState) -> ClusterState:
-    """Return the state, if it can be sent to nodes in one message, whatever becomes of its partitions."""
+    """Return the state if it fits in one message to the nodes, however its partitions change later."""
     size = _Topics.of(state.topics).size
     if size > MOST_TOPICS_BYTES:
         raise ClusterTooLargeError(str(name), size, MOST_TOPICS_BYTES)
@@ -452,13 +451,13 @@ def _sized(name: object, state: ClusterState) -> ClusterState:
 
 
 def _with_topic(state: ClusterState, name: str, topic: TopicState | None, growth: int) -> ClusterState:
-    """Return the next state, with a topic that is new or changed, or without it."""
+    """Return the next state, with a topic added, changed or, if None, removed."""
     topics = _Topics.of(state.topics).having({name: topic}, growth)
     return replace(state, topics=topics, version=state.version + 1)
 
 
 def _with_partition(state: ClusterState, name: TopicPartition, one: PartitionState) -> ClusterState:
-    """Return the next state, with a partition changed and settled; the same one if that comes to nothing."""
+    """Return the next state, with a partition changed and settled; the same object if nothing changes."""
     topic, version = state.topics[name.topic], state.version + 1
     before = topic.partitions[name.partition]
     after = _partition_settled(one, state.nodes, _is_unclean(topic))
@@ -471,7 +470,7 @@ def _with_partition(state: ClusterState, name: TopicPartition, one: PartitionSta
 
 
 def _with_partitions(state: ClusterState, change: Change) -> ClusterState:
-    """Return the next state, with each partition changed; what stays equal stays the same object."""
+    """Return the next state, with each partition changed; equal parts stay the same objects."""
     version, topics, growth = state.version + 1, {}, 0
     for name, topic in state.topics.items():
         after = _changed(topic, change, version)
@@ -488,7 +487,7 @@ def _with_partitions(state: ClusterState, change: Change) -> ClusterState:
 
 
 def _changed(topic: TopicState, change: Change, version: int) -> TopicState:
-    """Return a topic with each partition changed, the same one if that comes to nothing."""
+    """Return a topic with each partition changed, the same object if nothing changes."""
     before, unclean = topic.partitions, _is_unclean(topic)
     after = [change(one, unclean) for one in before]
     for number, (old, new) in enumerate(zip(before, after, strict=True)):
@@ -500,7 +499,7 @@ def _changed(topic: TopicState, change: Change, version: int) -> TopicState:
 def _with_nodes(
     state: ClusterState, nodes: Nodes, restarted: Sequence[tuple[int, str | None, str]] = ()
 ) -> ClusterState:
-    """Return the next state, with other living nodes, and with the partitions of changed nodes settled."""
+    """Return the next state, with these living nodes, and with the partitions of changed nodes settled."""
     changed = {key for key in {*state.nodes, *nodes} if state.nodes.get(key) is not nodes.get(key)}
     settle = _settling(nodes)
 
@@ -541,14 +540,14 @@ def _partition_settled(one: PartitionState, nodes: Nodes, unclean: bool) -> Part
     if not alive:
         leader = None
     elif leader not in alive or removes:
-        # Who is no replica any more removes its records. Should it become one again, a fetch of before that
-        # comes late would tell that it has them still: the new epoch fences it.
+        # A node that is no longer a replica removes its records. If it becomes one again, a late fetch from
+        # before would claim that it still has them: the new epoch fences that fetch.
         leader, epoch = leader if leader in alive else alive[0], epoch + 1
     return PartitionState(replicas, isr, leader, epoch, one.version, target)
 
 
 def _without_its_disk(one: PartitionState, nodes: Nodes, unclean: bool) -> PartitionState:
-    """Let nobody lead a partition whose records were on a disk that is gone, or a replica that has some."""
+    """Leave a partition whose records were on a lost disk without a leader, or elect one uncleanly."""
     others = [node_id for node_id in one.replicas if _stays(nodes, node_id) and node_id not in one.isr]
     able = others or [node_id for node_id in one.isr if node_id in nodes]
     if not unclean or not able:
@@ -557,7 +556,7 @@ def _without_its_disk(one: PartitionState, nodes: Nodes, unclean: bool) -> Parti
 
 
 def _stay_in(members: tuple[int, ...], nodes: Nodes) -> tuple[int, ...]:
-    """Return those who stay; if there are none, those who are alive; if there are none, all."""
+    """Return the members that stay; if none, those that are alive; if none, all."""
     staying = tuple(member for member in members if _stays(nodes, member))
     return staying or tuple(member for member in members if member in nodes) or members
 

@@ -1,7 +1,7 @@
-"""Replicas that are removed, kept for a while under other names before their files go.
+"""SetAside: keeps the files of removed replicas for a while before they are deleted.
 
-A directory set-aside/NAME-NUMBER.TOPIC_ID.DUE_MS has the files of one replica, by other names of the same
-files, and says until when. To get the records back, move it out of there before that time.
+The directory set-aside/NAME-NUMBER.TOPIC_ID.DUE_MS has hard links to the files of one replica, which are
+deleted at DUE_MS. To get the records back, move the directory elsewhere before that time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commitlog.partition import Partition
 
 DIRECTORY = "set-aside"
 _NEW = ".new"
-_STATE = "state"  # of the open partition, which goes on writing to it; recovery makes another
+_STATE = "state"  # the open partition keeps writing to it; recovery makes a new one
 _logger = logging.getLogger("commitlog.replication")
 
 
@@ -27,7 +27,7 @@ class SetAside:
         self._path = os.path.join(log_path, DIRECTORY)
 
     def keep(self, partition: Partition, topic_id: str) -> None:
-        """Set aside the files of a replica that is about to be removed; all of them, or an OSError."""
+        """Set aside all files of a replica that is about to be removed, or raise OSError."""
         due_ms = time.time_ns() // 1_000_000 + partition.config.file_delete_delay_ms
         target = os.path.join(self._path, f"{partition.name}.{topic_id}.{due_ms}")
         files.make_directories(self._path)
@@ -48,7 +48,7 @@ class SetAside:
         _logger.warning("%s is set aside as %s", partition.name, target)
 
     def empty(self) -> None:
-        """Remove what was set aside for long enough, and what a crash left half done."""
+        """Remove the replicas that are due, and incomplete ones that a crash left."""
         now_ms = time.time_ns() // 1_000_000
         try:
             names = os.listdir(self._path)
@@ -58,4 +58,4 @@ class SetAside:
             due = name.rpartition(".")[2]
             if name.endswith(_NEW) or (due.isdecimal() and int(due) <= now_ms):
                 shutil.rmtree(os.path.join(self._path, name), ignore_errors=True)
-                _logger.info("%s, which was set aside, is removed", name)
+                _logger.info("removed %s, which had been set aside", name)

@@ -1,6 +1,6 @@
-"""SharedMap: an immutable mapping whose changed copies share with it all that stays the same.
+"""SharedMap: an immutable mapping whose changed copies share the unchanged parts with it.
 
-A copy of a dictionary visits every entry; a changed copy of a SharedMap visits about one in 256.
+Copying a dictionary visits every entry; a changed copy of a SharedMap visits about one in 256.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _BUCKETS = 256
 
 
 class SharedMap(Mapping[str, V], Generic[V]):
-    """A mapping from texts. Its order is arbitrary, but the same in every process."""
+    """A mapping with texts as keys. Its order is arbitrary, but the same in every process."""
 
     __slots__ = ("_buckets",)
 

@@ -1,1 +1,1 @@
-"""Who decides who leads: in one process, served to others, or elected by ZooKeeper."""
+"""Controllers, which decide who leads: in one process, served to others, or elected through ZooKeeper."""

@@ -1,4 +1,4 @@
-"""How nodes are told of new states: in order, one call at a time, never with a lock held."""
+"""Notifies nodes of new states: in order, one call at a time, never with a lock held."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ CallSoon = Callable[[Call], None]
 
 
 def call_logged(call: Call) -> None:
-    """Call; whatever it raises is logged, for nobody else would hear of it."""
+    """Call, and log what it raises: nobody else would report it."""
     try:
         call()
     except Exception:
-        _logger.exception("a node failed when it was told of the cluster")
+        _logger.exception("a node failed to handle a new state of the cluster")
 
 
-class CallingThread:
-    """Makes calls one after another in a thread of its own, which never keeps a process alive."""
+class Caller:
+    """Makes calls one after another, through `call_soon` or, by default, in a daemon thread of its own."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, call_soon: CallSoon | None = None) -> None:
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._loop, name=f"commitlog-{name}", daemon=True)
-        self._thread.start()
-
-    def soon(self, call: Call) -> None:
-        """Call this after everything that was to be called before."""
-        self._calls.put(call)
+        self.soon: CallSoon = call_soon or self._calls.put
+        self._thread: threading.Thread | None = None
+        if call_soon is None:
+            self._thread = threading.Thread(target=self._loop, name=f"commitlog-{name}", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
-        """Make the calls that are still waiting, and end."""
+        """Make the pending calls of the thread, and end it."""
         self._calls.put(None)
-        if self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _loop(self) -> None:
@@ -47,7 +46,7 @@ class CallingThread:
 
 
 class Listeners:
-    """The listeners that hear of new states. A state that is overtaken before its turn is left out."""
+    """Passes new states to listeners. A state that is superseded before its turn is skipped."""
 
     def __init__(self, call_soon: CallSoon, state: ClusterState) -> None:
         self._call_soon = call_soon
@@ -61,20 +60,20 @@ class Listeners:
             return node_id in self._changed
 
     def add(self, node_id: int, changed: Changed) -> None:
-        """Tell a node of the newest state and of those that follow."""
+        """Notify a node of the newest state and of those that follow."""
         with self._lock:
             self._changed[node_id] = changed
             self._told.pop(node_id, None)
         self._call_soon(self._tell_all)
 
     def remove(self, node_id: int) -> None:
-        """Tell a node nothing more."""
+        """Stop notifying a node."""
         with self._lock:
             self._changed.pop(node_id, None)
             self._told.pop(node_id, None)
 
     def tell(self, state: ClusterState) -> None:
-        """Tell all of a new state. Those who call it take care of the order."""
+        """Notify all listeners of a new state. The callers ensure the order."""
         with self._lock:
             self._newest = state
         self._call_soon(self._tell_all)

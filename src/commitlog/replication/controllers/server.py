@@ -1,9 +1,10 @@
-"""ControllerServer: lets nodes of other processes use the StaticController of this one."""
+"""ControllerServer: lets nodes in other processes use the StaticController of this one."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -16,19 +17,18 @@ from commitlog.errors import (
 )
 from commitlog.replication.cluster import ClusterState
 from commitlog.replication.commands import JoinNode, RemoveNode
-from commitlog.replication.control_messages import ClusterNow, Heartbeat, Join, Joined
 from commitlog.replication.controllers.static import StaticController
-from commitlog.replication.messages import Decided, Message, Submit
+from commitlog.replication.messages import ClusterNow, Decided, Heartbeat, Join, Joined, Message, Submit
 from commitlog.replication.ports import Reply, Transport
 from commitlog.replication.refusals import refused
 
 _LISTENER = -1
-_TOKENS = 64  # of a node that are remembered: a Join that comes late, and twice, must not count again
+_TOKENS = 64  # remembered per node: a Join that is delivered again, late, must not count again
 
 
 @dataclass(slots=True)
 class _Session:
-    """A life of a node, and when it was last heard of."""
+    """A life of a node, and when its last heartbeat arrived."""
 
     incarnation: int
     heard_ms: int
@@ -36,7 +36,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Attempts:
-    """The attempts of a node to join, the newest last, and what that one was answered."""
+    """The attempts of a node to join, the newest last, and the answer to that one."""
 
     tokens: deque[str] = field(default_factory=lambda: deque(maxlen=_TOKENS))
     incarnation: int = 0
@@ -44,7 +44,7 @@ class _Attempts:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A Heartbeat that is not answered yet."""
+    """A Heartbeat that waits for its answer."""
 
     reply: Reply
     version: int
@@ -52,10 +52,10 @@ class _Waiting:
 
 
 class ControllerServer:
-    """Serves a controller over a transport. A node that is not heard of for session_timeout_ms is gone.
+    """Serves a controller over a transport. A node without a heartbeat for session_timeout_ms is gone.
 
-    It answers the messages of control_messages.py; another handler may pass them on to handle(). Closing it
-    closes neither the controller nor the transport.
+    It answers Join, Heartbeat and Submit; another handler may pass them on to handle(). Closing it closes
+    neither the controller nor the transport.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class ControllerServer:
         self._closed = False
 
     def serve(self) -> str:
-        """Take requests from now on; returns the address for RemoteController."""
+        """Start to accept requests, and return the address for RemoteController."""
         self.start()
         return self._transport.serve(self.handle)
 
     def start(self) -> None:
-        """Watch over the nodes of other processes; each that is known as alive has a whole session ahead."""
+        """Start the sessions of other processes' nodes; each living node has a whole session to report."""
         self._looked_ms = now_ms = self._transport.now_ms()
         self._controller.listen(_LISTENER, self._changed)
         for node_id, node in self._controller.state().nodes.items():
@@ -87,12 +87,10 @@ class ControllerServer:
         self._transport.call_every(max(self._session_timeout_ms // 10, 1), self._look)
 
     def close(self) -> None:
-        """Answer those who wait, and watch over nobody any more."""
+        """Answer the waiting heartbeats, and end all sessions."""
         with self._lock:
             self._closed = True
-            waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            one.reply(ClusterNow(self._state))
+        self._answer_waiting(lambda one: True)
 
     # --- requests
 
@@ -108,7 +106,7 @@ class ControllerServer:
             reply(refused(error))
 
     def _check_cluster(self, message: Message) -> None:
-        """Refuse a request that means another cluster, or a node that knows more than the controller."""
+        """Refuse a request for another cluster, or of a node whose state the controller does not follow."""
         ours = self._controller.state().cluster_id
         match message:
             case Submit(_, theirs) if theirs not in ("", ours):
@@ -126,7 +124,7 @@ class ControllerServer:
                 version, error = self._controller.decide(command)
                 return Decided(version, None if error is None else refused(error))
             case _:
-                raise ProtocolError("the controller", f"it is not asked for {type(message).__name__}")
+                raise ProtocolError("the controller", f"it does not answer {type(message).__name__}")
 
     def _join(self, node: JoinNode, token: str) -> Joined:
         with self._lock:
@@ -157,24 +155,27 @@ class ControllerServer:
                 return
         reply(ClusterNow(state))
 
-    # --- what happens meanwhile
+    # --- events
 
     def _changed(self, state: ClusterState) -> None:
         with self._lock:
             self._state = state
-            due = [one for one in self._waiting if one.version < state.version]
-            self._waiting = [one for one in self._waiting if one.version >= state.version]
+        self._answer_waiting(lambda one: one.version < state.version)
+
+    def _answer_waiting(self, is_due: Callable[[_Waiting], bool]) -> None:
+        with self._lock:
+            due = [one for one in self._waiting if is_due(one)]
+            self._waiting = [one for one in self._waiting if not is_due(one)]
         for one in due:
-            one.reply(ClusterNow(state))
+            one.reply(ClusterNow(self._state))
 
     def _look(self) -> None:
-        """Answer those who have waited long enough, and see who was not heard of for too long."""
+        """Answer the heartbeats that are due, and remove the nodes whose session has expired."""
         now_ms = self._transport.now_ms()
+        self._answer_waiting(lambda one: one.deadline_ms <= now_ms)
         with self._lock:
             if self._closed:
                 return
-            due = [one for one in self._waiting if one.deadline_ms <= now_ms]
-            self._waiting = [one for one in self._waiting if one.deadline_ms > now_ms]
             self._excuse(now_ms)
             missed = {
                 node_id: session.incarnation
@@ -183,16 +184,13 @@ class ControllerServer:
             }
             for node_id in missed:
                 del self._sessions[node_id]
-        for one in due:
-            one.reply(ClusterNow(self._state))
         for node_id, incarnation in missed.items():
-            with suppress(StaleControllerError):  # it decides nothing any more, and has said so
+            with suppress(StaleControllerError):  # it no longer decides anything, and has logged that
                 self._controller.submit(RemoveNode(node_id, incarnation))
 
     def _excuse(self, now_ms: int) -> None:
-        """If this process was stopped for a while, nobody could be heard: that is not the nodes' fault."""
-        late_ms = now_ms - self._looked_ms - self._session_timeout_ms // 2
-        if late_ms > 0:
+        """Renew all sessions if this process itself was stopped for a while: it missed the heartbeats."""
+        if now_ms - self._looked_ms > self._session_timeout_ms // 2:
             for session in self._sessions.values():
                 session.heard_ms = now_ms
         self._looked_ms = now_ms

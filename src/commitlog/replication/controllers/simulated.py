@@ -1,8 +1,8 @@
-"""SimulatedController: a controller beside a LocalNetwork, for tests of what nodes do when leaders change.
+"""SimulatedController: a controller on a LocalNetwork, for tests of how nodes react to leader changes.
 
-Joining and what an administrator asks for happens at once. Everything else takes its time on the network's
-clock: proposals and decisions may get lost between a node and CONTROLLER, states come late and newest only,
-and a node that cannot be reached for `session_timeout_ms` is taken for gone. If it lives on, it joins again.
+Joins and administrators' commands happen at once. Everything else takes time on the network's clock:
+proposals and decisions may get lost between a node and CONTROLLER, states arrive late and may be skipped, and
+a node that cannot be reached for `session_timeout_ms` counts as gone. If it is still alive, it joins again.
 """
 
 from __future__ import annotations
@@ -14,18 +14,11 @@ from commitlog.errors import CommitLogError, StaleControllerError
 from commitlog.ids import new_id
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, Reign
-from commitlog.replication.commands import (
-    ChangeIsr,
-    Command,
-    JoinNode,
-    LeaveNode,
-    RegisterNodes,
-    Submitted,
-)
+from commitlog.replication.commands import ChangeIsr, Command, JoinNode, LeaveNode, RegisterNodes, Submitted
 from commitlog.replication.ports import Changed, WhenDecided
 from commitlog.replication.transports.local import LocalNetwork
 
-CONTROLLER = "controller"  # its name on the network: network.partition("1", CONTROLLER) cuts a node off it
+CONTROLLER = "controller"  # its name on the network: network.partition("1", CONTROLLER) cuts a node off
 
 
 @dataclass(slots=True)
@@ -40,7 +33,7 @@ class _Session:
 class SimulatedController:
     """Keeps the state in memory, for all nodes of a LocalNetwork.
 
-    A node that was taken for gone and joins again by itself does so as if it had stopped `rejoins_clean`.
+    `rejoins_clean` says whether a node that counted as gone and joins again by itself counts as clean.
     """
 
     def __init__(
@@ -52,7 +45,7 @@ class SimulatedController:
         self._state = ClusterState(cluster_id=new_id(), reigns=(Reign(new_id(), 0),))
         self._superseded: CommitLogError | None = None
         self._sessions: dict[int, _Session] = {}
-        self.watchers: list[Callable[[ClusterState, ClusterState], None]] = []  # told of every change at once
+        self.watchers: list[Callable[[ClusterState, ClusterState], None]] = []  # called with every change
         network.call_later(self._beat_ms, self._beat)
 
     @property
@@ -62,7 +55,7 @@ class SimulatedController:
     # --- Controller ---------------------------------------------------------------------------------
 
     def restart(self, state: ClusterState) -> None:
-        """Go on with another state, right or wrong, as one does that was restored from a copy of it."""
+        """Continue with another state, right or wrong, as a controller restored from a copy does."""
         self._state = rules.begun(state, new_id(), state.epoch + 1, state.version + 1)
         self._superseded = None
         for session in self._sessions.values():
@@ -74,7 +67,7 @@ class SimulatedController:
             self._lose(silent)
 
     def join(self, node: JoinNode, changed: Changed) -> int:
-        """Make a node known as alive; returns its incarnation."""
+        """Register a node as alive, and return its incarnation."""
         session = _Session(node, changed, self._network.now_ms())
         if not self._listens(session):
             raise self._superseded or self._state.refusal(node.known) or AssertionError
@@ -83,7 +76,7 @@ class SimulatedController:
         return self._state.nodes[node.node_id].incarnation
 
     def _listens(self, session: _Session) -> bool:
-        """Say whether this controller is one for a node; if the node knows more, it is one for nobody."""
+        """Return whether a node accepts this controller; if the node knows a later state, nobody does."""
         known = session.node.known
         refusal = self._state.refusal(known)
         if known is not None and self._state.is_older_than(known):
@@ -91,11 +84,11 @@ class SimulatedController:
         return refusal is None and self._superseded is None
 
     def problem(self) -> CommitLogError | None:
-        """Return why nothing changes any more; None while it does."""
+        """Return why this controller has stopped deciding; None if it has not."""
         return self._superseded
 
     def leave(self, node_id: int, timeout_ms: int) -> bool:
-        """Hand over what a node leads; drives the network until that is done, or takes too long."""
+        """Hand over what a node leads; drives the network until that is done, or timeout_ms has passed."""
         node = self._state.nodes.get(node_id)
         if node is None:
             return True
@@ -103,12 +96,12 @@ class SimulatedController:
         return self._network.run_until(lambda: rules.handed_over(self._state, node_id), timeout_ms)
 
     def gone(self, node_id: int) -> None:
-        """Forget a node that stops."""
+        """Remove a node that stops."""
         self._sessions.pop(node_id, None)
         self._lose([node_id])
 
     def propose_isr(self, change: ChangeIsr, decided: WhenDecided) -> None:
-        """Decide on a proposal when it has come, and tell so when that has gone back."""
+        """Decide on a proposal after one network delay, and report the decision after another."""
         session = self._sessions.get(change.leader)
         if session is None or not self._network.reaches(session.node.address, CONTROLLER):
             return
@@ -132,14 +125,14 @@ class SimulatedController:
         return self._state
 
     def submit(self, command: Submitted) -> int:
-        """Let a command be decided at once; returns the version after it, or raises why it is refused."""
+        """Decide a command at once; return the version after it, or raise the refusal."""
         return self._apply(command).version
 
     def close(self) -> None:
-        """Tell nobody anything any more."""
+        """Stop notifying nodes."""
         self._sessions.clear()
 
-    # --- what takes its time ------------------------------------------------------------------------
+    # --- what takes time ----------------------------------------------------------------------------
 
     def _decide(self, change: ChangeIsr) -> bool:
         try:
@@ -186,7 +179,7 @@ class SimulatedController:
         )
 
     def _beat(self) -> None:
-        """Notice who is gone and who is back, and tell again what did not get through."""
+        """Notice which nodes are gone or back, and repeat notifications that did not get through."""
         self._network.call_later(self._beat_ms, self._beat)
         now_ms = self._network.now_ms()
         expired = []

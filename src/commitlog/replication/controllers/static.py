@@ -16,7 +16,7 @@ from commitlog.locks import LogLock
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, Known, Reign
 from commitlog.replication.commands import ChangeIsr, Command, JoinNode, LeaveNode, RegisterNodes, RemoveNode
-from commitlog.replication.controllers.notifier import CallingThread, CallSoon, Listeners
+from commitlog.replication.controllers.notifier import Caller, CallSoon, Listeners
 from commitlog.replication.controllers.stored import StoredState, read_state_file, write_state_file
 from commitlog.replication.ports import Changed, Decision, WhenDecided
 
@@ -25,20 +25,16 @@ _logger = logging.getLogger("commitlog.replication")
 
 
 class StaticController:
-    """The controller of nodes in this process; server.py lets others in. It is the only one: see open().
+    """The only controller of the nodes in this process; server.py lets other processes use it.
 
-    `call_soon` makes calls later, one after another, never at once; by default a thread of its own does.
-    A thread of its own calls the listeners, never while the lock is held.
+    `call_soon` calls the listeners later, one call after another, never with the lock held; by default a
+    thread of its own does that.
     """
 
     def __init__(self, state: ClusterState | None = None, *, call_soon: CallSoon | None = None) -> None:
         self._state = state or ClusterState(cluster_id=new_id(), reigns=(Reign(new_id(), 0),))
-        self._thread: CallingThread | None = None
-        if call_soon is None:
-            self._thread = CallingThread("controller")
-            call_soon = self._thread.soon
-        self._call_soon = call_soon
-        self._listeners = Listeners(call_soon, self._state)
+        self._caller = Caller("controller", call_soon)
+        self._listeners = Listeners(self._caller.soon, self._state)
         self._changing = threading.Condition()
         self._keep: Callable[[StoredState], None] = lambda stored: None
         self._superseded: StaleControllerError | None = None
@@ -55,11 +51,11 @@ class StaticController:
         accept_older: bool = False,
         call_soon: CallSoon | None = None,
     ) -> Self:
-        """Open the controller of a directory, made if it is new: epochs go on where they were.
+        """Open the controller in a directory, created if it is new; epochs continue where they were.
 
-        Nodes in this process ended with it, so they are gone; with `keep_nodes` those that were alive are
-        taken to be, in processes of their own: server.py finds out. A controller that has met a node which
-        knew a later state changes nothing any more, until it is opened with `accept_older`.
+        Nodes of the last process ended with it, so they are gone. With `keep_nodes` they count as alive, in
+        processes of their own, until server.py finds otherwise. A controller that has met a node with a
+        later state decides nothing until it is opened with `accept_older`.
         """
         directory = os.path.abspath(directory)
         files.make_directories(directory)
@@ -86,38 +82,38 @@ class StaticController:
     # --- nodes
 
     def join(self, node: JoinNode, changed: Changed) -> int:
-        """Make a node of this process known as alive; returns its incarnation."""
+        """Register a node of this process as alive, and return its incarnation."""
         with self._changing:
             incarnation = self.register(node)
             self._listeners.add(node.node_id, changed)
         return incarnation
 
     def register(self, node: JoinNode) -> int:
-        """Make a node of another process known as alive; returns its incarnation."""
+        """Register a node of another process as alive, and return its incarnation."""
         with self._changing:
             self.check(node.known)
             self.submit(node)
             return self._state.nodes[node.node_id].incarnation
 
     def check(self, known: Known | None) -> None:
-        """Raise if a node that knows this state must not listen to this controller.
+        """Raise if a node that knows `known` must reject this controller.
 
-        If the node knows more than this controller, that is an older copy of the real one, and changes
-        nothing any more: what it decided would go against what was acknowledged since.
+        If the node knows a later state, this controller is an older copy of the real one and stops deciding:
+        its decisions could contradict what has been acknowledged since.
         """
         with self._changing:
             if self._superseded is not None:
                 raise self._superseded
             refusal = self._state.refusal(known)
             if known is not None and self._state.is_older_than(known):
-                _logger.error("the controller decides nothing any more: %s", refusal)
+                _logger.error("the controller stops deciding: %s", refusal)
                 self._superseded = StaleControllerError(known.version, self._state.version)
                 self._store(StoredState(self._state, known.version))
             if refusal is not None:
                 raise refusal
 
     def leave(self, node_id: int, timeout_ms: int) -> bool:
-        """Hand over what a node leads; False if no replica came in sync in time to take it all."""
+        """Hand over what a node leads; False if no replica could take over all of it in time."""
         with self._changing:
             node = self._state.nodes.get(node_id)
             if node is None:
@@ -128,7 +124,7 @@ class StaticController:
             )
 
     def gone(self, node_id: int) -> None:
-        """Forget a node that stops."""
+        """Remove a node that stops."""
         with self._changing:
             self._listeners.remove(node_id)
             node = self._state.nodes.get(node_id)
@@ -136,26 +132,24 @@ class StaticController:
                 self.submit(RemoveNode(node_id, node.incarnation))
 
     def is_local(self, node_id: int) -> bool:
-        """Say whether a node joined in this process."""
+        """Return whether a node joined in this process."""
         return node_id in self._listeners
 
-    # --- what is to be
+    # --- commands and states
 
     def propose_isr(self, change: ChangeIsr, decided: WhenDecided) -> None:
-        """Propose who is in sync; `decided` is called once the proposer has heard of the state."""
+        """Propose an ISR; `decided` is called once the proposer has received the state that decided."""
 
         def decide() -> None:
             with contextlib.suppress(StaleControllerError):  # then nothing is ever decided
                 counts = self.decide(change).error is None
-                self._call_soon(lambda: decided(counts))
+                self._caller.soon(lambda: decided(counts))
 
-        self._call_soon(decide)
+        self._caller.soon(decide)
 
     def submit(self, command: Command) -> int:
-        """Let a command be decided; returns the version of the state after it, or raises the refusal."""
+        """Decide a command; return the version of the state after it, or raise the refusal."""
         return self.decide(command).version_or_raise()
-
-    # --- the state
 
     def state(self) -> ClusterState:
         """Return the state."""
@@ -163,19 +157,19 @@ class StaticController:
             return self._state
 
     def problem(self) -> CommitLogError | None:
-        """Return why nothing changes any more; None while it does."""
+        """Return why this controller has stopped deciding; None if it has not."""
         with self._changing:
             return self._superseded or (self._unkept() if self._failed is not None else None)
 
     def _unkept(self) -> NoControllerError:
-        return NoControllerError(f"its state could not be kept ({self._failed})")
+        return NoControllerError(f"its state could not be stored ({self._failed})")
 
     def listen(self, listener_id: int, changed: Changed) -> None:
-        """Tell somebody of every state who is no node; ids below 0 are free for that."""
+        """Call `changed` with every new state, for a listener that is not a node; its id is negative."""
         self._listeners.add(listener_id, changed)
 
     def decide(self, command: Command) -> Decision:
-        """Return what becomes of a command; raises if this controller decides nothing any more."""
+        """Return the outcome of a command; raises if this controller has stopped deciding."""
         with self._changing:
             if self._closed:
                 raise ClosedError("the controller")
@@ -195,21 +189,20 @@ class StaticController:
             return Decision(after.version, None)
 
     def _store(self, stored: StoredState) -> None:
-        """Make a state durable before anybody hears of it."""
+        """Store a state durably, before anybody is notified of it."""
         try:
             self._keep(stored)
         except OSError as error:
-            self._failed = error  # which of the two states is on disk is not known: so it ends here
+            self._failed = error  # either state may be on disk, so nothing can be decided from here on
             raise self._unkept() from error
 
     def close(self) -> None:
-        """Tell what is still to be told, and let everything go."""
+        """Make the pending calls, and release everything."""
         with self._changing:
             if self._closed:
                 return
             self._closed = True
             self._changing.notify_all()
-        if self._thread is not None:
-            self._thread.close()
+        self._caller.close()
         if self._lock is not None:
             self._lock.release()

@@ -1,9 +1,10 @@
-"""How a cluster's state looks as JSON: in a file, in ZooKeeper."""
+"""The JSON form of a cluster's state, in a file and in ZooKeeper."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
@@ -25,14 +26,14 @@ FORMAT = 2
 
 
 class StoredState(NamedTuple):
-    """A state in a file. `superseded` is the version that a node knew and this state does not follow."""
+    """A state in a file. `superseded` is the version of a node's state that this state does not follow."""
 
     state: ClusterState
     superseded: int | None = None
 
 
 def read_state_file(path: str) -> StoredState | None:
-    """Return what write_state_file() put there; None if there is no such file."""
+    """Return what write_state_file() stored; None if there is no such file."""
     try:
         raw = read_json(path)
         if type(raw["format"]) is int and raw["format"] != FORMAT:
@@ -48,42 +49,42 @@ def read_state_file(path: str) -> StoredState | None:
 
 
 def write_state_file(path: str, stored: StoredState) -> None:
-    """Make a state durable: all of it, or what was there before."""
+    """Store a state durably, replacing the file atomically."""
     contents = {"format": FORMAT, "state": state_to_json(stored.state), "superseded": stored.superseded}
-    packed = dumped(contents)  # once, for a state may be large; of the sorted names "checksum" is the first
+    packed = dumped(contents)  # once, since a state may be large; "checksum" sorts before the other names
     files.write_whole(path, b'{"checksum":%d,' % crc32c(packed) + packed[1:], path + ".new")
 
 
 def _number(value: object) -> int:
     """Return a number that a state can hold; ValueError for anything else."""
     if type(value) is not int or not -1 <= value < 1 << 63:
-        raise ValueError(f"{value!r} is no number of a state")
+        raise ValueError(f"{value!r} is not a number of a state")
     return value
 
 
-def _numbers(values: Iterable[object]) -> tuple[int, ...]:
-    return tuple(_number(value) for value in values)
-
-
 def dumped(value: Any) -> bytes:
-    """Return JSON, short, the same for the same value."""
+    """Return compact JSON, always the same for equal values."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
 def state_to_json(state: ClusterState) -> dict[str, Any]:
-    """Return a whole state."""
+    """Return the JSON of a whole state."""
+    topics = {name: topic_to_json(topic) for name, topic in state.topics.items()}
+    return {"topics": topics, **cluster_to_json(state)}
+
+
+def state_from_json(raw: Mapping[str, Any]) -> ClusterState:
+    """Return a whole state; ValueError, KeyError, TypeError or AttributeError if `raw` is not one."""
+    topics = {str(name): topic_from_json(topic) for name, topic in raw["topics"].items()}
+    return replace(cluster_from_json(raw), topics=topics)
+
+
+def cluster_to_json(state: ClusterState) -> dict[str, Any]:
+    """Return the JSON of everything but the topics."""
     return {
         "epoch": state.epoch,
         "version": state.version,
-        "nodes": nodes_to_json(state.nodes),
-        "topics": {name: topic_to_json(topic) for name, topic in state.topics.items()},
-        **lineage_to_json(state),
-    }
-
-
-def lineage_to_json(state: ClusterState) -> dict[str, Any]:
-    """Return what tells a cluster from others, and what its members have to hear of."""
-    return {
+        "nodes": [[one.node_id, one.address, one.incarnation, one.leaving] for one in state.nodes.values()],
         "cluster_id": state.cluster_id,
         "reigns": [[one.reign_id, one.first_version] for one in state.reigns],
         "members": [
@@ -93,44 +94,24 @@ def lineage_to_json(state: ClusterState) -> dict[str, Any]:
     }
 
 
-def lineage_from_json(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those fields of a state."""
-    return {
-        "cluster_id": str(raw["cluster_id"]),
-        "reigns": tuple(Reign(str(key), _number(version)) for key, version in raw["reigns"]),
-        "members": {
-            _number(key): Member(str(disk), _number(heard), _number(joined))
-            for key, disk, heard, joined in raw["members"]
-        },
-        "deleted": {str(key): Deletion(str(name), _number(at)) for key, name, at in raw["deleted"]},
+def cluster_from_json(raw: Mapping[str, Any]) -> ClusterState:
+    """Return a state without topics."""
+    nodes = {
+        _number(key): NodeState(key, str(address), _number(life), bool(leaving))
+        for key, address, life, leaving in raw["nodes"]
     }
-
-
-def state_from_json(raw: Mapping[str, Any]) -> ClusterState:
-    """Return a whole state; ValueError, KeyError, TypeError or AttributeError if it is none."""
-    topics = {str(name): topic_from_json(topic) for name, topic in raw["topics"].items()}
-    nodes = nodes_from_json(raw["nodes"])
-    return ClusterState(
-        nodes, topics, _number(raw["epoch"]), _number(raw["version"]), **lineage_from_json(raw)
-    )
-
-
-def nodes_to_json(nodes: Mapping[int, NodeState]) -> list[list[Any]]:
-    """Return the nodes that are alive."""
-    return [[node.node_id, node.address, node.incarnation, node.leaving] for node in nodes.values()]
-
-
-def nodes_from_json(raw: list[list[Any]]) -> dict[int, NodeState]:
-    """Return the nodes that are alive."""
-    found = [
-        NodeState(_number(node_id), str(address), _number(life), bool(leaving))
-        for node_id, address, life, leaving in raw
-    ]
-    return {node.node_id: node for node in found}
+    members = {
+        _number(key): Member(str(disk), _number(heard), _number(joined))
+        for key, disk, heard, joined in raw["members"]
+    }
+    deleted = {str(key): Deletion(str(name), _number(at)) for key, name, at in raw["deleted"]}
+    reigns = tuple(Reign(str(key), _number(version)) for key, version in raw["reigns"])
+    epoch, version, cluster_id = _number(raw["epoch"]), _number(raw["version"]), str(raw["cluster_id"])
+    return ClusterState(nodes, {}, epoch, version, cluster_id, reigns, members, deleted)
 
 
 def topic_to_json(topic: TopicState) -> dict[str, Any]:
-    """Return a topic."""
+    """Return the JSON of a topic."""
     partitions = [
         [one.replicas, one.isr, one.leader, one.leader_epoch, one.version, one.target, one.awaits]
         for one in topic.partitions
@@ -139,15 +120,15 @@ def topic_to_json(topic: TopicState) -> dict[str, Any]:
 
 
 def topic_from_json(raw: Mapping[str, Any]) -> TopicState:
-    """Return a topic."""
+    """Return the topic of its JSON."""
     partitions = tuple(
         PartitionState(
-            _numbers(replicas),
-            _numbers(isr),
+            tuple(map(_number, replicas)),
+            tuple(map(_number, isr)),
             None if leader is None else _number(leader),
             _number(epoch),
             _number(version),
-            None if target is None else _numbers(target),
+            None if target is None else tuple(map(_number, target)),
             None if awaits is None else str(awaits),
         )
         for replicas, isr, leader, epoch, version, target, awaits in raw["partitions"]

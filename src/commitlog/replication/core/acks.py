@@ -1,4 +1,4 @@
-"""Acknowledgements: who waits until every in-sync replica has the records that were appended."""
+"""Acknowledgements: the appends that wait until every in-sync replica has their records."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from commitlog.errors import (
-    CommitLogError,
-    LeadershipLostError,
-    NotEnoughReplicasAfterAppendError,
-)
+from commitlog.errors import CommitLogError, LeadershipLostError, NotEnoughReplicasAfterAppendError
 from commitlog.record import TopicPartition
 from commitlog.replication.core.replica import Standing
 
@@ -19,7 +15,7 @@ Acknowledged = Callable[[CommitLogError | None], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Awaited:
-    """Records below `end_offset`, appended by the leader of an epoch; `done` is called with the outcome."""
+    """An append that waits: the records below `end_offset`, appended in `leader_epoch`."""
 
     name: TopicPartition
     end_offset: int
@@ -29,9 +25,9 @@ class Awaited:
     done: Acknowledged
 
     def verdict(self, standing: Standing | None) -> CommitLogError | bool:
-        """Return True if the records are acknowledged, False if that is open, or why they never will be.
+        """Return True if the records are acknowledged, False if undecided, or why they never will be.
 
-        The epoch must be the one of the append. Another leader in between may have put other records there.
+        The epoch must still be that of the append: a leader in between may have put other records there.
         """
         if standing is None or standing.leader_epoch != self.leader_epoch:
             return LeadershipLostError(self.name, standing and standing.leader)
@@ -41,7 +37,7 @@ class Awaited:
         return NotEnoughReplicasAfterAppendError(self.name, isr_size, needed) if isr_size < needed else False
 
     def settle(self, verdict: CommitLogError | bool) -> bool:
-        """Tell who waits, if it is decided; False if it is not."""
+        """Call `done` if the verdict is final; return whether it was."""
         if verdict is False:
             return False
         self.done(None if verdict is True else verdict)
@@ -49,7 +45,7 @@ class Awaited:
 
 
 class Acknowledgements:
-    """Those who wait, by partition. Its lock is taken last, and nothing is called with it held."""
+    """The waiting appends, by partition. Its lock is taken last, and nothing is called with it held."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -59,14 +55,14 @@ class Acknowledgements:
         return name in self._by_name
 
     def add(self, awaited: Awaited) -> None:
-        """Let one wait."""
+        """Add a waiting append."""
         with self._lock:
             self._by_name.setdefault(awaited.name, []).append(awaited)
 
     def take_decided(
         self, name: TopicPartition, standing: Standing | None
     ) -> list[tuple[Awaited, CommitLogError | bool]]:
-        """Return those of a partition of whom it is decided, and how; they wait no more."""
+        """Remove and return the appends to a partition that are decided, with their verdicts."""
         with self._lock:
             waiting = [(one, one.verdict(standing)) for one in self._by_name.pop(name, [])]
             left = [one for one, verdict in waiting if verdict is False]
@@ -75,12 +71,12 @@ class Acknowledgements:
             return [(one, verdict) for one, verdict in waiting if verdict is not False]
 
     def names(self) -> list[TopicPartition]:
-        """Return the partitions for which somebody waits."""
+        """Return the partitions with waiting appends."""
         with self._lock:
             return list(self._by_name)
 
     def take_expired(self, now_ms: int) -> list[Awaited]:
-        """Return those who have waited too long; they wait no more."""
+        """Remove and return the appends whose deadline has passed."""
         if not self._by_name:
             return []
         with self._lock:

@@ -1,4 +1,4 @@
-"""What leaders and followers ask to be done: values that replica.py and node_core.py carry out."""
+"""Effects: what leaders and followers ask for, as values that replica.py and node_core.py carry out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from commitlog.replication.messages import Data
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Move the high watermark up to here, or to next_offset if that is below; it never goes down by this."""
+    """Raise the high watermark to `offset`, or to next_offset if that is lower; it never goes down."""
 
     offset: int
 
@@ -31,14 +31,14 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class RestartAt:
-    """Remove all records; the next one gets `offset`."""
+    """Remove all records; the next append gets `offset`."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AppendBatches:
-    """Append a leader's batches as they are, in a segment of that base_offset."""
+    """Append a leader's batches unchanged, in the segment with this base_offset."""
 
     segment_base: int
     data: Data

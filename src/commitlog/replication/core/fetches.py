@@ -1,9 +1,9 @@
-"""Fetching: how a node asks the leaders of the partitions that it follows.
+"""Fetching: how a node fetches from the leaders of the partitions that it follows.
 
-There is one fetch under way per leader node, with all partitions followed there. If these change meanwhile, a
-new one is sent at once, and the leader lets the old one go; what it answers does not count any more.
+There is one pending fetch per leader node, for all partitions followed there. If these change, a new fetch is
+sent at once and replaces the old one; the answer to the old one is ignored.
 
-Locks: `_lock` guards the table. It is never held while a replica is asked or the transport is called.
+Locks: `_lock` guards the table. It is never held while a replica or the transport is called.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from commitlog.replication.settings import ReplicationConfig
 
 _logger = logging.getLogger("commitlog.replication")
 
-Followed = frozenset[tuple[TopicPartition, int]]  # the partitions, and the leader's epoch in each
+Followed = frozenset[tuple[TopicPartition, int]]  # the partitions, and the leader epoch of each
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Leader:
     followed: Followed
     names: tuple[TopicPartition, ...]
     generation: int = 0  # of the newest fetch
-    due_ms: int | None = None  # when to ask, perhaps for more than is under way
+    due_ms: int | None = None  # when to fetch again, if a fetch failed or left partitions out
 
 
 class Fetching:
@@ -57,7 +57,7 @@ class Fetching:
         self._leaders: dict[int, _Leader] = {}
 
     def follow(self, followed: Mapping[int, tuple[str, Followed]]) -> None:
-        """Ask these nodes, and no others, from now on."""
+        """Fetch from exactly these nodes from now on."""
         changed = []
         with self._lock:
             for gone in self._leaders.keys() - followed.keys():
@@ -74,17 +74,13 @@ class Fetching:
             self._ask(node_id)
 
     def tick(self, now_ms: int) -> None:
-        """Ask where it is due."""
-        due = [
-            node_id
-            for node_id, leader in list(self._leaders.items())
-            if leader.due_ms is not None and now_ms >= leader.due_ms
-        ]
-        for node_id in due:
-            self._ask(node_id)
+        """Send the fetches that are due."""
+        for node_id, leader in list(self._leaders.items()):
+            if leader.due_ms is not None and now_ms >= leader.due_ms:
+                self._ask(node_id)
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop fetching."""
         with self._lock:
             self._leaders.clear()
 
@@ -99,24 +95,19 @@ class Fetching:
         parts, due_ms = self._questions(node_id, names, generation)
         with self._lock:
             if leader.generation != generation:
-                return  # another thread asks already
+                return  # another thread is asking already
             leader.due_ms = due_ms
         if parts:
             config = self._config
-            fetch = Fetch(
-                self._node_id,
-                self._incarnation(),
-                config.replica_fetch_max_bytes,
-                config.replica_fetch_wait_max_ms,
-                tuple(parts),
-            )
+            max_bytes, max_wait_ms = config.replica_fetch_max_bytes, config.replica_fetch_wait_max_ms
+            fetch = Fetch(self._node_id, self._incarnation(), max_bytes, max_wait_ms, tuple(parts))
             answered = partial(self._answered, node_id, generation, {part.name: part for part in parts})
             self._transport.request(address, fetch, answered, config.request_timeout_ms)
 
     def _questions(
         self, node_id: int, names: tuple[TopicPartition, ...], generation: int
     ) -> tuple[list[FetchPart], int | None]:
-        """Return what to ask, another partition first each time, and when to ask for what is left out."""
+        """Return the questions, another partition's first each time, and when to ask for the rest."""
         now_ms = self._transport.now_ms()
         parts: list[FetchPart] = []
         due: list[int] = []
@@ -157,8 +148,7 @@ class Fetching:
         except Exception as error:
             if self._complaints.is_news(part.name, error, now_ms):
                 trace = None if isinstance(error, CommitLogError | OSError) else error
-                text = "%s-%d cannot follow: %s; it is tried again"
-                _logger.error(text, *part.name, error, exc_info=trace)
+                _logger.error("%s cannot follow: %s; retrying", part.name, error, exc_info=trace)
         else:
             if self._complaints.settled(part.name):
-                _logger.warning("%s-%d follows again", *part.name)
+                _logger.warning("%s follows again", part.name)

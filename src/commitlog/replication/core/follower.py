@@ -1,7 +1,7 @@
 """Follower: the state machine of one partition's follower, under one leader.
 
-It reads its log, and changes nothing: what is to be done it returns as effects. It truncates only where the
-leader's epochs tell it to, never by high watermark.
+It reads its log and changes nothing: it returns effects. It truncates only where the leader's epochs demand
+it, never by high watermark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_BACKOFF_MS = 10_000
 
 
 class Follower:
-    """Asks its leader for what it does not have, and takes the answers."""
+    """Asks its leader for the records it lacks, and turns the answers into effects."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class Follower:
         self.leader = leader
         self.epoch = leader_epoch
         self.asks_after_ms: int | None = None  # None: at once
-        self.failures = 0  # answers in a row that the disk did not take
+        self.failures = 0  # consecutive answers that could not be stored
         self._log = log
         self._backoff_ms = backoff_ms
         self._asked: FetchPart | None = None
 
     def question(self) -> FetchPart:
-        """Return what to ask for next. The answers to earlier questions do not count any more."""
+        """Return the next question. Answers to earlier questions are ignored from now on."""
         log = self._log
         offset = log.next_offset
         last_epoch = log.epochs.epoch_of(offset - 1)
@@ -52,10 +52,10 @@ class Follower:
         return self._asked
 
     def step(self, asked: FetchPart, part: FetchedPart, now_ms: int) -> tuple[FollowerEffect, ...]:
-        """Take the answer to the last question; one to an earlier question says nothing any more.
+        """Return the effects of the answer to the last question; answers to earlier ones are ignored.
 
-        Offset and epoch would not tell: a log that was cut back and has grown again to the same offset would
-        take a late answer for its own, and be cut again.
+        Comparing offset and epoch would not suffice: a log that was truncated and has grown back to the same
+        offset would accept a late answer, and be truncated again.
         """
         log = self._log
         if asked is not self._asked or part.leader_epoch != self.epoch or part.offset != asked.offset:
@@ -77,19 +77,19 @@ class Follower:
         return tuple(effects)
 
     def back_off(self, now_ms: int) -> None:
-        """Ask nothing for a while: after a refusal, or longer and longer while the disk takes nothing."""
+        """Pause before the next question: after a refusal, or increasingly while the disk fails."""
         wait_ms = min(self._backoff_ms << min(max(self.failures - 1, 0), 16), _LONGEST_BACKOFF_MS)
         self.asks_after_ms = now_ms + max(wait_ms, self._backoff_ms)
 
     def _cut_back(self, leader_has: EpochEnd, leader_start: int) -> FollowerEffect:
-        """Keep what both logs may have in common: at most what they have of that epoch, and of earlier ones.
+        """Keep what both logs may have in common: at most their common part of that epoch, and earlier ones.
 
-        Without that epoch here, only what is of later ones goes; the next answer tells more. So the cut is
-        always between two batches, for of the same epoch both have the same. It always removes something: the
-        leader has less of the last epoch here, or does not know it.
+        If this log lacks that epoch, only later epochs are removed; the next answer says more. The cut is
+        always between two batches, because within an epoch both logs have the same batches. It always removes
+        something: the leader has less of the last epoch here, or does not know that epoch.
 
-        Epochs that the leader does not know may be of records that it has removed from the front. Then
-        nothing below its start can be compared, nor is to be kept.
+        Epochs that the leader does not know may belong to records that it has trimmed. Then nothing below
+        its start can be compared, and nothing there is kept.
         """
         epoch, offset = self._log.epochs.end_of(leader_has.epoch, self._log.next_offset)
         if epoch == leader_has.epoch:

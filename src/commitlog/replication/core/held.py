@@ -1,4 +1,4 @@
-"""Held fetches: questions of followers that wait until there is something to tell."""
+"""Held fetches: followers' fetches that wait for news."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from commitlog.replication.ports import Reply
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldFetch:
-    """A fetch that waits. `throttled` are the partitions that have data for it, but not yet."""
+    """A waiting fetch. `throttled` are the partitions whose data the throttle holds back."""
 
     fetch: Fetch
     reply: Reply
@@ -22,21 +22,21 @@ class HeldFetch:
 
 
 class HeldFetches:
-    """At most one of each follower. Its lock is taken last, and nothing is called with it held."""
+    """At most one fetch per follower. Its lock is taken last, and nothing is called with it held."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._by_node: dict[int, HeldFetch] = {}
 
     def hold(self, held: HeldFetch) -> HeldFetch | None:
-        """Hold a fetch; returns the one of the same node that it takes the place of."""
+        """Hold a fetch; return the one of the same node that it replaces."""
         with self._lock:
             before = self._by_node.get(held.fetch.node_id)
             self._by_node[held.fetch.node_id] = held
             return before
 
     def release(self, held: HeldFetch) -> bool:
-        """Let a fetch go; False if it is not held any more. Who gets True answers it."""
+        """Release a fetch; False if it is no longer held. The caller that gets True answers it."""
         with self._lock:
             if self._by_node.get(held.fetch.node_id) is not held:
                 return False
@@ -44,19 +44,19 @@ class HeldFetches:
             return True
 
     def asking_for(self, name: TopicPartition) -> list[HeldFetch]:
-        """Return those that ask for a partition."""
+        """Return the fetches that ask for a partition."""
         if not self._by_node:
             return []
         with self._lock:
             return [held for held in self._by_node.values() if name in held.parts]
 
     def throttled(self) -> list[HeldFetch]:
-        """Return those that wait for the throttle."""
+        """Return the fetches that wait for the throttle."""
         with self._lock:
             return [held for held in self._by_node.values() if held.throttled]
 
     def release_expired(self, now_ms: int) -> list[HeldFetch]:
-        """Let those go that have waited long enough."""
+        """Release and return the fetches whose deadline has passed."""
         if not self._by_node:
             return []
         with self._lock:
@@ -66,7 +66,7 @@ class HeldFetches:
             return expired
 
     def release_all(self) -> list[HeldFetch]:
-        """Let all go."""
+        """Release and return all fetches."""
         with self._lock:
             everything = list(self._by_node.values())
             self._by_node.clear()

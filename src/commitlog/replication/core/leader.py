@@ -1,6 +1,6 @@
 """Leader: the state machine of one partition's leader, in one epoch.
 
-It reads its log, and changes nothing: what is to be done it returns as effects. The time comes along.
+It reads its log and changes nothing: it returns effects. The time comes with each call.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from typing import Any
 
 from commitlog.errors import FencedEpochError, OffsetOutOfRangeError, UnknownEpochError
 from commitlog.partitions.epochs import NO_EPOCH
+from commitlog.partitions.slices import ReplicaSlice
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import NodeState, PartitionState
 from commitlog.replication.commands import ChangeIsr
 from commitlog.replication.core.effects import Advance, LeaderEffect, Propose
 from commitlog.replication.core.progress import Progress
-from commitlog.replication.core.replica_log import ReplicaLog, ReplicaSlice
+from commitlog.replication.core.replica_log import ReplicaLog
 from commitlog.replication.messages import NO_DATA, EpochEnd, FetchedPart, FetchPart
-from commitlog.replication.refusals import refused
+from commitlog.replication.refusals import refused_part
 from commitlog.replication.settings import ReplicationConfig
 
 
 class Leader:
-    """Answers followers, moves the high watermark, proposes who is in sync.
+    """Answers followers, moves the high watermark, and proposes ISRs.
 
-    At most one proposal is waited for at a time. One that nobody decides is made again after a while, and
-    both are counted until the state tells which of them was taken.
+    It waits for one proposal at a time. If that one is not decided in time it makes another, and counts the
+    members of both until a state shows which was accepted.
     """
 
     def __init__(
@@ -47,29 +48,22 @@ class Leader:
         self._log = log
         self._config = config
         self._version = state.version
-        self._undecided: list[ChangeIsr] = []  # of this version; the last one is waited for
+        self._undecided: list[ChangeIsr] = []  # proposals for this version; it waits for the last one
         self._propose_after_ms = now_ms
         self._starts_told: dict[tuple[int, int], int] = {}  # by node and incarnation
-        self.progress = Progress(
-            node_id,
-            log.next_offset,
-            state,
-            nodes,
-            min_insync_replicas=_needed(topic_config),
-            lag_max_ms=config.replica_lag_time_max_ms,
-            now_ms=now_ms,
-        )
+        needed, lag_ms = _needed(topic_config), config.replica_lag_time_max_ms
+        self.progress = Progress(node_id, log.next_offset, state, nodes, needed, lag_ms, now_ms)
 
     def configure(self, topic_config: Mapping[str, Any]) -> None:
-        """Take other settings of the topic."""
+        """Apply changed settings of the topic."""
         self.progress.min_insync_replicas = _needed(topic_config)
 
-    # --- what comes in ------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------
 
     def state_changed(
         self, state: PartitionState, nodes: Mapping[int, NodeState], now_ms: int
     ) -> tuple[LeaderEffect, ...]:
-        """Take in a state in which this epoch goes on."""
+        """Apply a state with the same leader epoch."""
         if state.version != self._version:
             self._version, self._undecided, self._propose_after_ms = state.version, [], now_ms
         self.progress.state_changed(state, nodes, now_ms)
@@ -78,7 +72,7 @@ class Leader:
     def fetched(
         self, node_id: int, incarnation: int, part: FetchPart, now_ms: int
     ) -> tuple[LeaderEffect, ...]:
-        """Take in how far a follower is: once for every fetch, if its log agrees with this one."""
+        """Note how far a follower is, once per fetch, if its log agrees with this one."""
         if self._log.failure is not None:
             return self._resigned(now_ms)
         replica = self.progress.others.get(node_id)
@@ -88,7 +82,7 @@ class Leader:
         return self.appended(now_ms) if node_id in self.progress.isr else self.tick(now_ms)
 
     def tick(self, now_ms: int) -> tuple[LeaderEffect, ...]:
-        """Look at all that follows from what is known by now: how far readers may read, who is in sync."""
+        """Return what follows from what is known now: a higher high watermark, an ISR to propose."""
         if self._log.failure is not None:
             return self._resigned(now_ms)
         before, end_offset = self._log.high_watermark, self._log.next_offset
@@ -100,18 +94,18 @@ class Leader:
         return moved if isr is None else (*moved, self._propose(isr, now_ms))
 
     def _resigned(self, now_ms: int) -> tuple[LeaderEffect, ...]:
-        """Propose the ISR without this replica, whose disk has failed: one of the others is to lead."""
+        """Propose the ISR without this replica, whose disk has failed, so that another one leads."""
         isr = self.progress.isr_without_leader()
         return () if now_ms < self._propose_after_ms or not isr else (self._propose(isr, now_ms),)
 
     def appended(self, now_ms: int) -> tuple[LeaderEffect, ...]:
-        """Look only whether the high watermark may move: after an append it may, if no other is counted."""
+        """Check only the high watermark: after an append it moves if no other replica is counted."""
         before = self._log.high_watermark
         high_watermark = self.progress.advanced(before, self._log.next_offset, now_ms)
         return (Advance(high_watermark),) if high_watermark > before else ()
 
     def decided(self, change: ChangeIsr, counts: bool, now_ms: int) -> None:
-        """Take in what became of a proposal. One that counts stays counted until the state shows it."""
+        """Note the outcome of a proposal. An accepted one stays counted until a state shows it."""
         if change not in self._undecided or counts:
             return
         self._undecided.remove(change)
@@ -129,22 +123,22 @@ class Leader:
         self.progress.proposed(isr)
         return Propose(change)
 
-    # --- what goes out ------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------
 
     def has_news(self, node_id: int, incarnation: int, part: FetchPart) -> bool:
-        """Tell, at little cost, whether answer() would have something to say."""
+        """Return, at little cost, whether answer() would return an answer."""
         if part.leader_epoch != self.epoch or part.offset != self._log.next_offset:
             return True
         return self._has_to_tell(node_id, incarnation, part)
 
     def _has_to_tell(self, node_id: int, incarnation: int, part: FetchPart) -> bool:
-        """Tell whether the follower can read on, or has to trim."""
+        """Return whether the follower has to learn a new high watermark or start offset."""
         if min(self._log.high_watermark, part.offset) > part.high_watermark:
             return True
         return self._log.start_offset > self._starts_told.get((node_id, incarnation), -1)
 
     def answer(self, node_id: int, incarnation: int, part: FetchPart, max_bytes: int) -> FetchedPart | None:
-        """Return what there is to tell a follower, None if nothing is new; no data if max_bytes is 0."""
+        """Return the answer to a follower, None if nothing is new; without data if max_bytes is 0."""
         disagreement = self._disagreement(part)
         if disagreement is not None:
             return disagreement
@@ -160,19 +154,17 @@ class Leader:
         return self._told(part, found=found)
 
     def in_sync(self, node_id: int) -> bool:
-        """Tell whether a replica is in the ISR, as it was heard last."""
+        """Return whether a replica is in the ISR last received."""
         return node_id in self.progress.isr
 
     def _disagreement(self, part: FetchPart) -> FetchedPart | None:
-        """Return what to answer if the epochs or the logs are not the same, None if they are."""
+        """Return the answer if the epochs or the logs differ, None if they agree."""
         if part.leader_epoch != self.epoch:
             kind = FencedEpochError if part.leader_epoch < self.epoch else UnknownEpochError
-            error = kind(part.name, part.leader_epoch, self.epoch)
-            return FetchedPart(part.name, part.leader_epoch, part.offset, refusal=refused(error))
+            return refused_part(part, kind(part.name, part.leader_epoch, self.epoch))
         log = self._log
-        start_offset = log.start_offset
-        if part.offset < start_offset:
-            # before the epochs are compared: whatever it has lies below, and is to go
+        if part.offset < log.start_offset:
+            # before the epochs are compared: all its records lie below the start, and have to go
             return self._told(part)
         next_offset = log.next_offset
         if part.last_epoch == NO_EPOCH:
@@ -186,16 +178,9 @@ class Leader:
     def _told(
         self, part: FetchPart, diverging: EpochEnd | None = None, found: ReplicaSlice | None = None
     ) -> FetchedPart:
-        return FetchedPart(
-            part.name,
-            self.epoch,
-            part.offset,
-            high_watermark=self._log.high_watermark,
-            start_offset=self._log.start_offset,
-            diverging=diverging,
-            segment_base=found.segment_base if found is not None else 0,
-            data=found.data if found is not None else NO_DATA,
-        )
+        base, data = (0, NO_DATA) if found is None else (found.segment_base, found.data)
+        mark, start = self._log.high_watermark, self._log.start_offset
+        return FetchedPart(part.name, self.epoch, part.offset, None, mark, start, diverging, base, data)
 
 
 def _needed(topic_config: Mapping[str, Any]) -> int:

@@ -1,11 +1,11 @@
 """NodeCore: all replicas of a node, driven by its transport and its controller.
 
-It starts no thread: things happen when the transport delivers a message or calls tick(), when the controller
-tells a new state, and when the application appends. Any of them may come from any thread, at the same time.
+It starts no thread: it acts when the transport delivers a message or calls tick(), when the controller
+reports a new state, and when the application appends. These calls may come from any thread, concurrently.
 
-Locks, in the order in which they may be taken: a replica's, then its log's own. Those of the tables (here,
-and in fetches.py, held.py, acks.py, throttle.py) are taken alone and for a moment. The transport, the
-controller and waiting threads are called with no lock held, so they may call back at once.
+Lock order: a replica's lock, then its log's. The locks of tables (here, and in fetches.py, held.py, acks.py,
+throttle.py) are taken alone and briefly. The transport, the controller and waiting threads are called with no
+lock held, so they may call back at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from commitlog.replication.settings import ReplicationConfig
 
 _logger = logging.getLogger("commitlog.replication")
 
-_LAG_CHECK_MS = 1000  # at most so long between two looks at who lags
+_LAG_CHECK_MS = 1000  # the longest time between two checks for lagging replicas
 _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1000, 10_000  # for a topic that cannot be opened
 
 
@@ -52,31 +52,31 @@ class Store(Protocol):
 
     @property
     def disk_id(self) -> str:
-        """What tells this disk from any other."""
+        """The id of the disk."""
 
     def kept(self) -> ClusterState | None:
-        """Return the state that was kept last."""
+        """Return the last state that keep() stored."""
 
     def keep(self, state: ClusterState) -> None:
-        """Make a state durable."""
+        """Store a state durably."""
 
     def open(self, name: TopicPartition, topic: TopicState) -> ReplicaLog:
-        """Return the log of a replica, made if it is new; called again when the topic's settings change."""
+        """Return the log of a replica, created if new; called again when the topic's settings change."""
 
     def tidy(self, state: ClusterState) -> None:
-        """Remove the replicas of which the state says that they are deleted, or on other nodes."""
+        """Remove the replicas that the state says are deleted, or on other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Retry:
-    """When to try again what could not be done for a topic."""
+    """When to retry what failed for a topic."""
 
     due_ms: int
     wait_ms: int
 
 
 def _refuse(request: Message, reply: Reply) -> None:
-    reply(refused(ProtocolError("this node", f"{type(request).__name__} is not answered here")))
+    reply(refused(ProtocolError("this node", f"it does not answer {type(request).__name__}")))
 
 
 class NodeCore:
@@ -92,10 +92,10 @@ class NodeCore:
     ) -> None:
         self.node_id = node_id
         self.incarnation = -1
-        self.joined = False  # it is alive by the state that it took in last
-        self.state = ClusterState()  # the one that was taken in last
-        self.refusal: CommitLogError | None = None  # why the newest one was not
-        self.complaints = RepeatedWarnings()  # about topics that are not replicated here as they should be
+        self.joined = False  # it is alive in the last state that it accepted
+        self.state = ClusterState()  # the last one accepted
+        self.refusal: CommitLogError | None = None  # why the newest one was rejected
+        self.complaints = RepeatedWarnings()  # about topics that are not replicated here properly
         self._transport, self._controller, self._config = transport, controller, config
         self._store = store
         self._known: Known | None = None
@@ -105,7 +105,7 @@ class NodeCore:
         self._applying = True  # until joined
         self._closed = False
         self._replicas: dict[TopicPartition, Replica] = {}
-        self._told_of: dict[TopicPartition, tuple[int | None, int, tuple[int, ...]]] = {}  # in the logger
+        self._logged: dict[TopicPartition, tuple[int | None, int, tuple[int, ...]]] = {}
         self._acks = Acknowledgements()
         self._throttle = Throttle(config.replication_throttle_bytes_per_second, transport.now_ms())
         self._serving = Serving(self._replicas, self._throttle, transport.now_ms, self._settle)
@@ -117,10 +117,10 @@ class NodeCore:
     def start(
         self, *, clean: bool, others: Handler = _refuse, told: Callable[[], None] = lambda: None
     ) -> str:
-        """Serve, and join the cluster; returns the address. `others` gets every request but a Fetch.
+        """Serve, join the cluster, and return the address. `others` handles every request except Fetch.
 
-        `clean` tells whether the node's last life ended by a clean stop, so that nothing it had is lost.
-        `told` is called when something may have changed in the cluster.
+        `clean` says whether the node's last stop was clean, so that it has lost nothing. `told` is called
+        when something may have changed in the cluster.
 
         If no controller answers, the node serves what it has, as a fenced one does, until it has joined.
         WrongClusterError or StaleControllerError if the controller is not the one that this node knows.
@@ -134,13 +134,13 @@ class NodeCore:
             joining = JoinNode(self.node_id, address, clean, self._store.disk_id, self._known)
             self.incarnation = self._controller.join(joining, self.changed)
         except NoControllerError as error:
-            _logger.warning("node %d has not joined yet, and goes on trying: %s", self.node_id, error)
+            _logger.warning("node %d has not joined yet and keeps trying: %s", self.node_id, error)
         self._transport.call_every(self._config.tick_ms, self.tick)
         self._apply_newest()
         return address
 
     def close(self) -> None:
-        """Stop; threads that wait learn that this node does not lead."""
+        """Stop; waiting appends fail with LeadershipLostError."""
         with self._lock:
             self._closed = True
         self._fetching.close()
@@ -161,8 +161,13 @@ class NodeCore:
         """Return this node's replica of a partition, None if it has none."""
         return self._replicas.get(name)
 
+    def leads(self, name: TopicPartition) -> bool:
+        """Return whether this node leads a partition and accepts appends to it."""
+        replica = self._replicas.get(name)
+        return replica is not None and replica.standing().leader_epoch is not None
+
     def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
-        """Raise if an append cannot be made here now; returns the leader epoch, for wait_acknowledged()."""
+        """Return the leader epoch, for wait_acknowledged(); raises if an append cannot be accepted now."""
         replica = self._replicas.get(name)
         if replica is None:
             raise NotLeaderError(name, self.leader_of(name))
@@ -174,12 +179,12 @@ class NodeCore:
         return standing.leader_epoch
 
     def leader_of(self, name: TopicPartition) -> int | None:
-        """Return who leads a partition, as far as the controller has told."""
+        """Return who leads a partition, according to the newest accepted state."""
         state = self.state.partition(name)
         return state.leader if state is not None else None
 
     def appended(self, name: TopicPartition) -> None:
-        """Tell that records were appended to a partition here. Cheap: what followers wait for is sent."""
+        """Note an append to a partition here: answers waiting followers, and does little else."""
         replica = self._replicas.get(name)
         if replica is None:
             return
@@ -193,8 +198,8 @@ class NodeCore:
     ) -> None:
         """Call `done` once: with None when all in-sync replicas have what is below end_offset, or an error.
 
-        `leader_epoch` is the one that check_can_append() returned before the append. `done` may be called at
-        once, or by any thread; it must not block.
+        `leader_epoch` is what check_can_append() returned before the append. `done` may be called at once, or
+        by any thread; it must not block.
         """
         deadline_ms = self._transport.now_ms() + timeout_ms
         awaited = Awaited(name, end_offset, leader_epoch, timeout_ms, deadline_ms, done)
@@ -207,7 +212,7 @@ class NodeCore:
     def wait_acknowledged(
         self, name: TopicPartition, end_offset: int, timeout_ms: int, *, leader_epoch: int
     ) -> None:
-        """Wait until all in-sync replicas have what is below end_offset; raises if that cannot be said."""
+        """Wait until all in-sync replicas have all records below end_offset; raises if they may not."""
         told: list[CommitLogError | None] = []
         decided = Event()
 
@@ -222,7 +227,7 @@ class NodeCore:
             raise told[0]
 
     def throttle(self, bytes_per_second: int) -> None:
-        """Send no more than this to replicas that are not in sync; -1 means no limit."""
+        """Limit the bytes per second sent to replicas that are not in sync; -1 means no limit."""
         self._throttle.change(bytes_per_second, self._transport.now_ms())
 
     # --- what the transport calls -------------------------------------------------------------------
@@ -244,28 +249,25 @@ class NodeCore:
         if now_ms >= self._lag_check_ms:
             self._lag_check_ms = now_ms + min(self._config.replica_lag_time_max_ms // 4, _LAG_CHECK_MS)
             for name, replica in list(self._replicas.items()):
-                self._look_at(name, replica, now_ms)
+                try:
+                    self._settle(name, replica.tick(now_ms))
+                except Exception:  # its log is being closed, for instance; go on with the others
+                    _logger.exception("%s: the periodic check failed", name)
             self._finish()
-
-    def _look_at(self, name: TopicPartition, replica: Replica, now_ms: int) -> None:
-        try:
-            self._settle(name, replica.tick(now_ms))
-        except Exception:  # of one that is being closed, for instance: the others are looked at all the same
-            _logger.exception("%s-%d could not be looked after", *name)
 
     # --- what the controller calls ------------------------------------------------------------------
 
     def changed(self, state: ClusterState) -> None:
-        """Take in a new state of the cluster."""
+        """Apply a new state of the cluster."""
         with self._lock:
             self._newest = state
             if self._applying:
-                return  # who applies one now takes this one next
+                return  # the thread that applies a state now takes this one next
             self._applying = True
         self._apply_newest()
 
     def _finish(self) -> None:
-        """Take in again what could not be taken in, where it is due: there may be room by now."""
+        """Apply the current state again if a failed part of it is due: there may be room by now."""
         now_ms = self._transport.now_ms()
         with self._lock:
             if self._applying or not any(one.due_ms <= now_ms for one in list(self._retries.values())):
@@ -283,24 +285,22 @@ class NodeCore:
             try:
                 self._apply(state)
             except Exception:
-                _logger.exception("node %d could not take in version %d", self.node_id, state.version)
+                _logger.exception("node %d failed to apply version %d", self.node_id, state.version)
             self._told()
             self._transport.wake()
 
     def _apply(self, state: ClusterState, *, is_kept: bool = False) -> None:
-        """Take in a state. By the kept one nothing is removed: if later ones could not be kept, it is
-        older than the replicas here.
-        """
+        """Apply a state. The kept one removes nothing: if later states were not kept, replicas are newer."""
         refusal = state.refusal(self._known)
         if refusal is not None:
             if str(refusal) != str(self.refusal):
-                _logger.error("node %d does not take in a state: %s", self.node_id, refusal)
+                _logger.error("node %d rejects a state: %s", self.node_id, refusal)
             self.refusal = refusal
             return
         self.refusal, self._known, self.state = None, state.known, state
         node = state.nodes.get(self.node_id)
         if node is not None:
-            # its session may have ended and begun again, without the process having noticed
+            # its session may have ended and begun again unnoticed by this process
             self.incarnation = max(self.incarnation, node.incarnation)
         alive = node is not None and node.incarnation == self.incarnation
         self.joined = alive
@@ -310,13 +310,15 @@ class NodeCore:
             for number, one in enumerate(topic.partitions)
             if self.node_id in one.replicas
         }
-        self._retire_all(
-            [
-                name
-                for name, replica in self._replicas.items()
-                if name not in wanted or wanted[name][0].topic_id != replica.topic_id
-            ]
-        )
+        retired = [
+            name
+            for name, replica in self._replicas.items()
+            if name not in wanted or wanted[name][0].topic_id != replica.topic_id
+        ]
+        for name in retired:  # all before a log is removed: the first takes its topic along
+            self._logged.pop(name, None)
+            self._replicas.pop(name).retire()
+            self._settle(name, Outcome(news=True))
         began_ms = self._transport.now_ms()
         if not is_kept and self._is_due("", began_ms):
             self._keep(state, alive)
@@ -329,10 +331,10 @@ class NodeCore:
             self._settle(name, outcome)
 
     def _keep(self, state: ClusterState, alive: bool) -> None:
-        """Remove what is to go, then make the state durable: once it is, every deletion by it is done.
+        """Remove what the state deletes, then store it: a stored state has no pending deletions.
 
-        What a fenced node hears is not the whole truth, and is not kept. Even if the disk takes nothing, the
-        node has to hear who leads.
+        The states shown to a fenced node are incomplete, so they are not stored. Errors are retried later:
+        even if the disk accepts nothing, the node has to learn who leads.
         """
         try:
             self._store.tidy(state)
@@ -344,8 +346,8 @@ class NodeCore:
     def _apply_one(
         self, name: TopicPartition, topic: TopicState, one: PartitionState, state: ClusterState, alive: bool
     ) -> Outcome:
-        # A node that is fenced leads and follows nothing. And a state of before this life may name it as the
-        # leader of an epoch in which it had more records than are left.
+        # A fenced node leads and follows nothing. A state from before this life may name it as the leader of
+        # an epoch in which it had more records than it has now.
         leader = one.leader if alive and not self._closed else None
         outcome = Outcome(news=True)
         try:
@@ -358,9 +360,9 @@ class NodeCore:
             is_stored = replica.topic_config == topic.config and name.topic not in self._retries
             replica.configure(topic.config)
             outcome = replica.state_changed(one, state.nodes, leader, self._transport.now_ms())
-            self._tell(name, leader, one)
+            self._log_leader(name, leader, one)
             if not is_stored and self._is_due(name.topic, self._transport.now_ms()):
-                # last: a leader that cannot store settings obeys them all the same, and hears who leads
+                # last: a replica that cannot store settings still applies them, and learns who leads
                 self._store.open(name, topic)
         except Exception as error:
             self._try_again(name.topic, error)
@@ -376,7 +378,7 @@ class NodeCore:
         state: ClusterState,
         leader: int | None,
     ) -> ChangeIsr | None:
-        """Return the proposal that another one leads what cannot be opened here; None if nobody can."""
+        """Return a proposal that another node leads what cannot be opened here; None if none can."""
         lives = {
             other: state.nodes[other].incarnation
             for other in one.isr
@@ -394,39 +396,31 @@ class NodeCore:
         return retry is None or retry.due_ms <= now_ms
 
     def _try_again(self, topic: str, error: Exception) -> None:
-        """Note that something could not be done for a topic, and when to try it again."""
+        """Note that something failed for a topic, and when to retry it."""
         now_ms, before = self._transport.now_ms(), self._retries.get(topic)
         wait_ms = _FIRST_RETRY_MS if before is None else min(before.wait_ms * 2, _LONGEST_RETRY_MS)
         self._retries[topic] = _Retry(now_ms + wait_ms, wait_ms)
         if self.complaints.is_news(topic, error, now_ms):
             trace = None if isinstance(error, CommitLogError | OSError) else error
-            what = f"topic {topic} is not replicated here as it should be" if topic else "a state is not kept"
-            _logger.error("node %d: %s: %s; it is tried again", self.node_id, what, error, exc_info=trace)
+            what = f"topic {topic} is not replicated properly" if topic else "a state could not be stored"
+            _logger.error("node %d: %s: %s; retrying", self.node_id, what, error, exc_info=trace)
 
     def _forget_retries(self, began_ms: int) -> None:
-        """Forget what was tried again, and was done."""
+        """Forget the retries that succeeded."""
         for topic, retry in list(self._retries.items()):
             if retry.due_ms <= began_ms:
                 del self._retries[topic]
                 self.complaints.settled(topic)
 
-    def _tell(self, name: TopicPartition, leader: int | None, one: PartitionState) -> None:
-        told = leader, one.leader_epoch, one.isr
-        if self._told_of.get(name) == told:
+    def _log_leader(self, name: TopicPartition, leader: int | None, one: PartitionState) -> None:
+        news = leader, one.leader_epoch, one.isr
+        if self._logged.get(name) == news:
             return
-        self._told_of[name] = told
+        self._logged[name] = news
         who = "nobody" if leader is None else "this node" if leader == self.node_id else f"node {leader}"
-        _logger.info(
-            "node %d: %s leads %s-%d in epoch %d, in sync are %s",
-            self.node_id, who, *name, one.leader_epoch, ", ".join(map(str, sorted(one.isr))),
-        )  # fmt: skip
-
-    def _retire_all(self, names: list[TopicPartition]) -> None:
-        """Be no replica of these any more. All stop before a log goes: the first takes its topic along."""
-        for name in names:
-            self._told_of.pop(name, None)
-            self._replicas.pop(name).retire()
-            self._settle(name, Outcome(news=True))
+        isr = ", ".join(map(str, sorted(one.isr)))
+        text = "node %d: %s leads %s in epoch %d; in sync: %s"
+        _logger.info(text, self.node_id, who, name, one.leader_epoch, isr)
 
     def _follow(self, state: ClusterState, wanted: dict[TopicPartition, PartitionState]) -> None:
         followed: dict[int, set[tuple[TopicPartition, int]]] = {}
@@ -442,12 +436,10 @@ class NodeCore:
     # --- what is left to do -------------------------------------------------------------------------
 
     def _settle(self, name: TopicPartition, outcome: Outcome) -> None:
-        """Do what a replica left to do. No lock is held."""
+        """Carry out what a replica left to do. No lock is held."""
         if outcome.proposal is not None:
             if self.node_id not in outcome.proposal.isr:
-                _logger.warning(
-                    "node %d resigns as leader of %s-%d: its replica has failed", self.node_id, *name
-                )
+                _logger.warning("node %d resigns as leader of %s: its replica has failed", self.node_id, name)
             self._controller.propose_isr(outcome.proposal, partial(self._decided, outcome.proposal))
         if outcome.news:
             self._serving.wake(name)
@@ -457,7 +449,7 @@ class NodeCore:
     def _decided(self, change: ChangeIsr, counts: bool) -> None:
         with self._lock:
             if self._applying:
-                return  # by a state that another thread may yet have to take in: as if it had been lost
+                return  # another thread may still have to apply the state that decided it: treat it as lost
         replica = self._replicas.get(change.name)
         if replica is not None:
             replica.decided(change, counts, self._transport.now_ms())

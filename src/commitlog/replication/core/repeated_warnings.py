@@ -1,4 +1,4 @@
-"""RepeatedWarnings: what goes wrong again and again is logged when it begins or changes, and then seldom."""
+"""RepeatedWarnings: logs a lasting problem when it begins or changes, and then once a minute."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class _Complaint:
 
 
 class RepeatedWarnings:
-    """What is wrong at the moment, by what it is wrong with. Threads may share it."""
+    """The current problems, by what they concern. Threads may share it."""
 
     def __init__(self) -> None:
         self._about: dict[Hashable, _Complaint] = {}
 
     def is_news(self, about: Hashable, error: BaseException, now_ms: int) -> bool:
-        """Note what is wrong; returns whether it is to be logged."""
+        """Note a problem; return whether to log it."""
         reason = f"{type(error).__name__}: {error}"
         known = self._about.get(about)
         if known is not None and known.reason == reason and now_ms - known.logged_ms < _AGAIN_MS:
@@ -30,9 +30,9 @@ class RepeatedWarnings:
         return True
 
     def settled(self, about: Hashable) -> bool:
-        """Note that nothing is wrong any more; returns whether something was."""
+        """Note that a problem is over; return whether there was one."""
         return self._about.pop(about, None) is not None
 
     def reasons(self) -> dict[Hashable, str]:
-        """Return what is wrong."""
+        """Return the current problems."""
         return {about: one.reason for about, one in list(self._about.items())}

@@ -1,10 +1,10 @@
 """Replica: one partition's replica on this node. The controller's state makes it lead, follow, or do neither.
 
-It carries the effects of its leader or follower out on the log, and returns what concerns others: a proposal
-for the controller, and whether there is news for who waits for this partition.
+It applies the effects of its leader or follower to the log, and returns what concerns others: a proposal for
+the controller, and whether there is news for those who wait for this partition.
 
-Locks: `_lock` is held while the log is read and changed, and the log may take its own within it. Nothing else
-is called with it held: no transport, no controller, no other replica.
+Locks: `_lock` is held while the log is read and changed; the log may take its own lock within it. Nothing
+else is called with it held: no transport, no controller, no other replica.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from commitlog.replication.core.follower import Follower
 from commitlog.replication.core.leader import Leader
 from commitlog.replication.core.replica_log import ReplicaLog
 from commitlog.replication.messages import FetchedPart, FetchPart
-from commitlog.replication.refusals import refused
+from commitlog.replication.refusals import refused_part
 from commitlog.replication.settings import ReplicationConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is left to do once a replica has done its part."""
+    """What is left to do for others once a replica has acted."""
 
-    news: bool = False  # for held fetches and for who waits for an acknowledgement
+    news: bool = False  # for held fetches and waiting appends
     proposal: ChangeIsr | None = None
 
 
@@ -50,7 +50,7 @@ NOTHING, NEWS = Outcome(), Outcome(news=True)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a replica stands. leader_epoch is None unless it leads."""
+    """The standing of a replica at one moment. leader_epoch is None unless it leads."""
 
     leader: int | None
     leader_epoch: int | None
@@ -60,7 +60,7 @@ class Standing:
 
 
 class Replica:
-    """Threads may share it."""
+    """The replica of one partition. Threads may share it."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class Replica:
     def state_changed(
         self, state: PartitionState, nodes: Mapping[int, NodeState], leader: int | None, now_ms: int
     ) -> Outcome:
-        """Take in a state; `leader` is who leads by it, as far as this node's life is concerned."""
+        """Apply a state; `leader` is its leader, None if this node's life is not the one in the state."""
         with self._lock:
             if state.version < self._version:
                 return NOTHING
             latest = self.log.epochs.latest
             if state.leader_epoch < latest:
-                # of a controller that has forgotten what was decided: following would cut off records
+                # from a controller that has forgotten decisions: following it would truncate records
                 self._retire()
                 raise FencedEpochError(self.name, state.leader_epoch, latest)
             self._version, self._leader = state.version, leader
@@ -110,7 +110,7 @@ class Replica:
             return NEWS
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Take other settings of the topic; what follows from them is seen with the next fetch or tick."""
+        """Apply changed settings of the topic, effective with the next fetch or tick."""
         with self._lock:
             self.topic_config = config
             if isinstance(self._role, Leader):
@@ -118,22 +118,15 @@ class Replica:
 
     def _lead(self, state: PartitionState, nodes: Mapping[int, NodeState], now_ms: int) -> None:
         self._role = None
-        with suppress(PartitionFailedError):  # the leader sees it, and resigns
+        with suppress(PartitionFailedError):  # the leader notices, and resigns
             self.log.lead(state.leader_epoch)
+        name, log, topic_config, config = self.name, self.log, self.topic_config, self._config
         self._role = Leader(
-            self.name,
-            self.topic_id,
-            self._node_id,
-            self.log,
-            state,
-            nodes,
-            self.topic_config,
-            self._config,
-            now_ms,
+            name, self.topic_id, self._node_id, log, state, nodes, topic_config, config, now_ms
         )
 
     def retire(self) -> None:
-        """Neither lead nor follow from now on."""
+        """Stop leading and following."""
         with self._lock:
             self._retire()
 
@@ -145,15 +138,15 @@ class Replica:
         self._retire()
         log = self.log
         ends_empty = log.epochs.starts and log.epochs.starts[-1].start_offset >= log.next_offset
-        if ends_empty and log.failure is None:  # a failed one takes nothing any more
-            # An epoch that it led without a record. Records of an older epoch may come to stand there, and
-            # would be taken for its own.
+        if ends_empty and log.failure is None:  # a failed log accepts no change
+            # This replica led an epoch without appending. Records of an older epoch may be stored there next,
+            # and would be attributed to that epoch.
             log.truncate_from(log.next_offset)
         backoff_ms = self._config.replica_fetch_backoff_ms
         self._role = Follower(self.name, self.topic_id, log, leader, leader_epoch, backoff_ms)
 
     def decided(self, change: ChangeIsr, counts: bool, now_ms: int) -> None:
-        """Take in what became of a proposal."""
+        """Note the outcome of a proposal."""
         with self._lock:
             if isinstance(self._role, Leader) and self._role.epoch == change.leader_epoch:
                 self._role.decided(change, counts, now_ms)
@@ -161,28 +154,28 @@ class Replica:
     # --- while it leads -----------------------------------------------------------------------------
 
     def heard(self, node_id: int, incarnation: int, part: FetchPart, now_ms: int) -> Outcome:
-        """Take in how far a follower is."""
+        """Note how far a follower is."""
         with self._lock:
             if not isinstance(self._role, Leader) or part.topic_id != self.topic_id:
                 return NOTHING
             return self._carry_out(self._role.fetched(node_id, incarnation, part, now_ms))
 
     def appended(self, now_ms: int) -> Outcome:
-        """Take in that records were appended here."""
+        """Note that records were appended here."""
         with self._lock:
             if not isinstance(self._role, Leader):
                 return NOTHING
             return self._carry_out(self._role.appended(now_ms))
 
     def tick(self, now_ms: int) -> Outcome:
-        """Look at who lags."""
+        """Check for lagging replicas."""
         with self._lock:
             if not isinstance(self._role, Leader):
                 return NOTHING
             return self._carry_out(self._role.tick(now_ms))
 
     def has_news(self, node_id: int, incarnation: int, part: FetchPart) -> bool:
-        """Tell whether answer() would have something to say."""
+        """Return whether answer() would return an answer."""
         with self._lock:
             role = self._role
             if not isinstance(role, Leader) or part.topic_id != self.topic_id:
@@ -190,22 +183,22 @@ class Replica:
             return role.has_news(node_id, incarnation, part)
 
     def answer(self, node_id: int, incarnation: int, part: FetchPart, max_bytes: int) -> FetchedPart | None:
-        """Return what there is to tell a follower, None if there is nothing new."""
+        """Return the answer to a follower, None if there is nothing new."""
         with self._lock:
             if not isinstance(self._role, Leader):
-                return not_leading(part, self._leader)
+                return refused_part(part, NotLeaderError(part.name, self._leader))
             if part.topic_id != self.topic_id:
-                refusal = refused(TopicReplacedError(part.name.topic, part.topic_id, self.topic_id))
-                return FetchedPart(part.name, part.leader_epoch, part.offset, refusal=refusal)
+                error = TopicReplacedError(part.name.topic, part.topic_id, self.topic_id)
+                return refused_part(part, error)
             return self._role.answer(node_id, incarnation, part, max_bytes)
 
     def in_sync(self, node_id: int) -> bool:
-        """Tell whether a replica is in the ISR; False unless this one leads."""
+        """Return whether a replica is in the ISR; False unless this one leads."""
         role = self._role
         return isinstance(role, Leader) and role.in_sync(node_id)
 
     def standing(self) -> Standing:
-        """Return where this replica stands, all of the same moment."""
+        """Return a consistent snapshot of this replica's standing."""
         with self._lock:
             role, high_watermark = self._role, self.log.high_watermark
             if not isinstance(role, Leader):
@@ -218,12 +211,12 @@ class Replica:
 
     @property
     def followed(self) -> int | None:
-        """The node that this replica follows, None if it follows none."""
+        """The node that this replica follows, if any."""
         role = self._role
         return role.leader if isinstance(role, Follower) else None
 
     def question(self, leader: int, now_ms: int) -> FetchPart | int | None:
-        """Return what to ask of a node; when to ask again if not now; None if it is not followed."""
+        """Return what to ask a node, or when to ask if not now; None if this replica does not follow it."""
         with self._lock:
             role = self._role
             if not isinstance(role, Follower) or role.leader != leader or self.log.failure is not None:
@@ -234,7 +227,7 @@ class Replica:
             return role.question()
 
     def answered(self, asked: FetchPart, part: FetchedPart, now_ms: int) -> None:
-        """Take a leader's answer to a question. If the log raises, nothing is asked for a while."""
+        """Apply a leader's answer to a question. If the log raises, the next question waits a while."""
         with self._lock:
             role = self._role
             if not isinstance(role, Follower):
@@ -277,9 +270,3 @@ def _proposal(effects: tuple[LeaderEffect | FollowerEffect, ...]) -> ChangeIsr |
         if isinstance(effect, Propose):
             return effect.change
     return None
-
-
-def not_leading(part: FetchPart, leader: int | None) -> FetchedPart:
-    """Return the answer to a follower that asks the wrong node."""
-    refusal = refused(NotLeaderError(part.name, leader))
-    return FetchedPart(part.name, part.leader_epoch, part.offset, refusal=refusal)

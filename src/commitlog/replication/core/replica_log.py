@@ -1,4 +1,4 @@
-"""ReplicaLog: what replication asks of a partition's files. Partition does it; simulations have their own."""
+"""ReplicaLog: what replication needs from a log. Partition implements it, and so do the simulations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from commitlog.record import Buffer
 
 
 class ReplicaLog(Protocol):
-    """A log that leads or follows. Below high_watermark all replicas are the same."""
+    """A log that leads or follows. Below high_watermark all replicas are identical."""
 
     @property
     def start_offset(self) -> int:
@@ -18,34 +18,34 @@ class ReplicaLog(Protocol):
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next append gets."""
+        """The offset of the next append."""
 
     @property
     def high_watermark(self) -> int:
-        """Readers stop here."""
+        """The offset at which readers stop."""
 
     @property
     def failure(self) -> str | None:
-        """The disk error after which nothing is written any more, None while all is well."""
+        """The disk error that ended all writing, None if there was none."""
 
     @property
     def epochs(self) -> EpochHistory:
-        """Where each leader epoch begins."""
+        """The start offset of each leader epoch."""
 
     def lead(self, epoch: int) -> None:
-        """Take appends from now on, stamped with this leader epoch; durable before it returns."""
+        """Accept appends from now on, stamped with this leader epoch; it is durable on return."""
 
     def follow(self) -> None:
-        """Refuse appends but those of append_replicated() from now on."""
+        """Refuse all appends except append_replicated() from now on."""
 
     def read_replica(self, offset: int, max_bytes: int) -> ReplicaSlice:
         """Return whole batches from the one that holds `offset` on, at least one if there is one."""
 
     def append_replicated(self, data: Buffer, segment_base: int) -> int:
-        """Append a leader's batches byte for byte, in a segment of that base_offset; returns next_offset.
+        """Append a leader's batches byte for byte, in the segment with this base_offset; return next_offset.
 
-        The first begins at next_offset. Where there are no records it may begin before, and hold next_offset:
-        that was the leader's start_offset, which may be in the middle of a batch.
+        The first batch begins at next_offset. In an empty log it may begin earlier and hold next_offset,
+        which is the leader's start_offset and may lie in the middle of a batch.
         """
 
     def truncate_from(self, offset: int) -> None:
@@ -58,7 +58,4 @@ class ReplicaLog(Protocol):
         """Remove the records below `offset`."""
 
     def set_high_watermark(self, offset: int) -> None:
-        """Let readers read up to here."""
-
-
-__all__ = ["ReplicaLog", "ReplicaSlice"]
+        """Let readers read up to `offset`."""

@@ -1,6 +1,6 @@
-"""Serving: how a node answers the fetches of its followers, at once or when there is something to tell.
+"""Serving: answers the fetches of a node's followers, at once or when there is news.
 
-Locks: none is held here while a replica is asked or a reply is given.
+Locks: none is held while a replica is called or a reply is sent.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from commitlog.errors import CommitLogError, PartitionFailedError
+from commitlog.errors import CommitLogError, NotLeaderError, PartitionFailedError
 from commitlog.record import TopicPartition
 from commitlog.replication.core.held import HeldFetch, HeldFetches
-from commitlog.replication.core.replica import NOTHING, Outcome, Replica, not_leading
+from commitlog.replication.core.replica import NOTHING, Outcome, Replica
 from commitlog.replication.core.throttle import Throttle
 from commitlog.replication.messages import Fetch, Fetched, FetchedPart, FetchPart
 from commitlog.replication.ports import Reply
-from commitlog.replication.refusals import refused
+from commitlog.replication.refusals import refused_part
 
 _logger = logging.getLogger("commitlog.replication")
 
@@ -23,7 +23,7 @@ NOTHING_NEW = Fetched(())
 
 
 class Serving:
-    """The fetches of all followers of a node."""
+    """Serves the fetches of all followers of a node."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Serving:
         self._held = HeldFetches()
 
     def serve(self, fetch: Fetch, reply: Reply) -> None:
-        """Take in how far a follower is, and answer it or hold its fetch."""
+        """Note how far a follower is, and answer or hold its fetch."""
         now_ms = self._now_ms()
         outcomes: list[tuple[TopicPartition, Outcome]] = []
         for part in fetch.parts:
@@ -55,19 +55,19 @@ class Serving:
             self._settle(name, outcome)
 
     def wake(self, name: TopicPartition) -> None:
-        """Answer the fetches that are held and to which there is something to tell of a partition now."""
+        """Answer the held fetches for which a partition now has news."""
         for held in self._held.asking_for(name):
             self._try(held, (held.parts[name],))
 
     def tick(self, now_ms: int) -> None:
-        """Answer what was held for long enough, and what the throttle lets through by now."""
+        """Answer the held fetches that have expired, and those that the throttle now allows."""
         for held in self._held.release_expired(now_ms):
             held.reply(NOTHING_NEW)
         for held in self._held.throttled():
             self._try(held, tuple(held.parts[name] for name in held.throttled))
 
     def close(self) -> None:
-        """Answer everything that is held."""
+        """Answer all held fetches."""
         for held in self._held.release_all():
             held.reply(NOTHING_NEW)
 
@@ -77,8 +77,8 @@ class Serving:
             return NOTHING
         try:
             return replica.heard(fetch.node_id, fetch.incarnation, part, now_ms)
-        except (CommitLogError, OSError):  # answer() meets it again, and tells
-            _logger.exception("%s-%d cannot take in a fetch", *part.name)
+        except (CommitLogError, OSError):  # answer() fails as well, and reports it to the follower
+            _logger.exception("%s cannot process a fetch", part.name)
             return NOTHING
 
     def _hold(self, fetch: Fetch, reply: Reply, throttled: frozenset[TopicPartition], now_ms: int) -> None:
@@ -87,7 +87,7 @@ class Serving:
         before = self._held.hold(held)
         if before is not None:
             before.reply(NOTHING_NEW)
-        # what happened before it was held has woken nobody
+        # news from before it was held has not woken it
         news = [part for part in fetch.parts if part.name not in throttled and self._has_news(fetch, part)]
         if news:
             self._try(held, tuple(news))
@@ -104,7 +104,7 @@ class Serving:
     def _answers(
         self, fetch: Fetch, parts: tuple[FetchPart, ...], now_ms: int
     ) -> tuple[list[FetchedPart], frozenset[TopicPartition]]:
-        """Return what there is to tell, within the bytes that are asked for; and what is throttled."""
+        """Return the answers, within the requested bytes, and the throttled partitions."""
         answers: list[FetchedPart] = []
         throttled: list[TopicPartition] = []
         left = fetch.max_bytes
@@ -124,13 +124,13 @@ class Serving:
 
 
 def _answer(replica: Replica | None, fetch: Fetch, part: FetchPart, max_bytes: int) -> FetchedPart | None:
-    """Return what there is to tell of one partition. That it fails must not hold up the others."""
+    """Return the answer for one partition. A failure must not hold up the others."""
     if replica is None:
-        return not_leading(part, None)
+        return refused_part(part, NotLeaderError(part.name, None))
     try:
         return replica.answer(fetch.node_id, fetch.incarnation, part, max_bytes)
     except (CommitLogError, OSError) as error:
-        if not isinstance(error, PartitionFailedError):  # which stays so, and is asked for again and again
-            _logger.exception("%s-%d cannot be read for a follower", *part.name)
+        if not isinstance(error, PartitionFailedError):  # permanent, and would be logged with every fetch
+            _logger.exception("%s cannot be read for a follower", part.name)
         told = error if isinstance(error, CommitLogError) else PartitionFailedError(part.name, str(error))
-        return FetchedPart(part.name, part.leader_epoch, part.offset, refusal=refused(told))
+        return refused_part(part, told)

@@ -1,4 +1,4 @@
-"""Throttle: how many bytes a second go to replicas that are not in sync."""
+"""Throttle: limits the bytes per second sent to replicas that are not in sync."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from threading import Lock
 
 
 class Throttle:
-    """Lets `bytes_per_second` through, at most a second's worth at once; -1 means no limit.
+    """Allows `bytes_per_second`, with bursts of at most a second's worth; -1 means no limit.
 
-    What has to go in one piece may be more than is left: then the next has to wait for longer. Its lock is
-    taken last, and nothing is called with it held.
+    A piece that cannot be divided may exceed what is left; the next one then waits longer. The lock is taken
+    last, and nothing is called with it held.
     """
 
     def __init__(self, bytes_per_second: int, now_ms: int) -> None:
@@ -19,14 +19,14 @@ class Throttle:
         self._filled_ms = now_ms
 
     def change(self, bytes_per_second: int, now_ms: int) -> None:
-        """Let another rate count from now on."""
+        """Change the rate."""
         with self._lock:
             self._rate = bytes_per_second
             self._left = min(self._left, 0.0)
             self._filled_ms = now_ms
 
     def allowed(self, max_bytes: int, now_ms: int) -> int:
-        """Return how many bytes may go now: 0 if none."""
+        """Return how many bytes may be sent now."""
         if self._rate < 0:
             return max_bytes
         with self._lock:
@@ -36,7 +36,7 @@ class Throttle:
             return max(0, min(max_bytes, int(self._left)))
 
     def spent(self, size: int) -> None:
-        """Count bytes that went."""
+        """Count bytes that were sent."""
         if self._rate >= 0:
             with self._lock:
                 self._left -= size

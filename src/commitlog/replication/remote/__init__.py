@@ -1,1 +1,1 @@
-"""Clients without files: what a node answers them, and what commitlog.connect() returns."""
+"""Remote clients: what commitlog.connect() returns, and how a node answers its requests."""

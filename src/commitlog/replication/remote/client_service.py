@@ -1,7 +1,7 @@
-"""ClientService: a node's answers to clients: what there is, appends, reads, offsets of times.
+"""ClientService: answers clients' requests: descriptions, appends, reads, offsets of timestamps, commands.
 
-Node gives it what it knows of logs, leaders and acknowledgements. Reads that wait for records are kept here;
-one thread answers them when there are some, or when their time is over.
+The Host gives it logs, leaders and acknowledgements. It holds reads that wait for records; one thread answers
+them when records arrive, or when their time is up.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +26,7 @@ from commitlog.partitions.state import now_ms
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
 from commitlog.replication.commands import Administrative
+from commitlog.replication.core.acks import Acknowledged
 from commitlog.replication.messages import (
     NO_DATA,
     Append,
@@ -49,28 +49,27 @@ from commitlog.replication.remote.intake import accepted
 from commitlog.tasks import Signal
 
 _logger = logging.getLogger("commitlog.replication")
-Acknowledged = Callable[[CommitLogError | None], None]
 _LONGEST_WAIT_MS = 60_000
 
 
 class Host(Protocol):
-    """What answering clients asks of a node."""
+    """What the ClientService needs from a node."""
 
     def state(self) -> ClusterState:
-        """Return what is known of the cluster; NotJoinedError if this node is not in it now."""
+        """Return the newest known state of the cluster; NotJoinedError if this node is not in it."""
 
     def partition(self, name: TopicPartition, topic_id: str, *, any_replica: bool) -> Partition:
-        """Return a partition that this node leads, or with any_replica one that it follows.
+        """Return a partition that this node leads or, with any_replica, follows.
 
-        NotLeaderError if it does not, UnknownTopicError or UnknownPartitionError if there is none, and
+        NotLeaderError if it does not, UnknownTopicError or UnknownPartitionError if it does not exist, and
         TopicReplacedError if the topic has another id.
         """
 
     def leads(self, name: TopicPartition) -> bool:
-        """Say whether this node leads a partition."""
+        """Return whether this node leads a partition."""
 
     def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
-        """Raise if an append cannot be made here now; returns the leader epoch, for when_acknowledged()."""
+        """Return the leader epoch, for when_acknowledged(); raises if an append cannot be accepted now."""
 
     def when_acknowledged(
         self, name: TopicPartition, end_offset: int, leader_epoch: int, timeout_ms: int, done: Acknowledged
@@ -78,12 +77,12 @@ class Host(Protocol):
         """Call `done` once all in-sync replicas have what is below end_offset, or with an error."""
 
     def submit(self, command: Administrative) -> int:
-        """Let a command be decided; returns the version of the state after it, or raises the refusal."""
+        """Have a command decided; return the version of the state after it, or raise the refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A read for which there are no records yet."""
+    """A read that waits for records."""
 
     read: Read
     partition: LogReader
@@ -92,19 +91,19 @@ class _Waiting:
 
 
 class ClientService:
-    """Answers clients; threads may share it. Close it before the log."""
+    """Answers clients' requests. Threads may share it. Close it before the log."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
-        self._watched: dict[LogReader, int] = {}  # how many wait for each
+        self._watched: dict[LogReader, int] = {}  # the number of reads that wait for each
         self._rung = Signal()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def handle(self, message: Message, reply: Reply) -> None:
-        """Answer a request; errors are answers, too."""
+        """Answer a request; an error is answered with Refused."""
         try:
             answer = self._answer(message, reply)
         except CommitLogError as error:
@@ -113,7 +112,7 @@ class ClientService:
             reply(answer)
 
     def close(self) -> None:
-        """Answer the reads that wait with what there is, and end the thread."""
+        """Answer the waiting reads with the records there are, and end the thread."""
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -139,11 +138,9 @@ class ClientService:
                     raise WrongClusterError(theirs, ours)
                 return Decided(self._host.submit(command))
             case Submit(command):
-                raise ProtocolError("", f"{type(command).__name__} is for the controller")
+                raise ProtocolError("this node", f"only a controller decides {type(command).__name__}")
             case _:
-                raise ProtocolError("", f"{type(message).__name__} is not answered here")
-
-    # --- appending
+                raise ProtocolError("this node", f"it does not answer {type(message).__name__}")
 
     def _append(self, message: Append, reply: Reply) -> Message | None:
         name = message.name
@@ -154,23 +151,19 @@ class ClientService:
         answer = Appended(offsets.start, offsets.stop)
         if message.acks != "all":
             return answer
-        self._host.when_acknowledged(
-            name,
-            offsets.stop,
-            leader_epoch,
-            message.timeout_ms,
-            lambda error: reply(answer if error is None else refused(error)),
-        )
-        return None
 
-    # --- reading
+        def done(error: CommitLogError | None) -> None:
+            reply(answer if error is None else refused(error))
+
+        self._host.when_acknowledged(name, offsets.stop, leader_epoch, message.timeout_ms, done)
+        return None
 
     def _read(self, message: Read, reply: Reply) -> Message | None:
         partition = self._host.partition(message.name, message.topic_id, any_replica=message.any_replica)
         start, end = partition.start_offset, partition.next_offset
         if message.max_bytes and not start <= message.offset <= end:
             if message.offset > end and not self._host.leads(message.name):
-                raise NotLeaderError(partition.name, None)  # others may have come further
+                raise NotLeaderError(partition.name, None)  # other replicas may have more
             raise OffsetOutOfRangeError(partition.name, message.offset, start, end)
         if partition.high_watermark > message.offset or message.max_wait_ms == 0:
             return read_batches(partition, message)
@@ -183,11 +176,11 @@ class ClientService:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="commitlog-long-poll", daemon=True)
                 self._thread.start()
-        self._rung.set()  # for what was appended meanwhile
+        self._rung.set()  # records may have been appended in the meantime
         return None
 
     def look_again(self) -> None:
-        """Look at the reads that wait, as somebody else leads now, or a topic is gone."""
+        """Check the waiting reads again, because a leader may have changed or a topic may be gone."""
         self._rung.set()
 
     def _add(self, one: _Waiting) -> None:
@@ -226,7 +219,7 @@ class ClientService:
                 one.reply(answer)
 
     def _answer_to(self, one: _Waiting, now: float) -> Message | None:
-        """Return the answer to a read that waits, None if it is to wait on."""
+        """Return the answer to a waiting read, None if it has to wait longer."""
         try:
             read = one.read
             partition = self._host.partition(read.name, read.topic_id, any_replica=read.any_replica)
@@ -234,30 +227,25 @@ class ClientService:
                 return read_batches(partition, one.read)
         except CommitLogError as error:
             return refused(error)
-        except Exception as error:  # no more files, for instance: this read suffers, not all that ever wait
-            _logger.exception("a read of %s-%d that waited failed", *one.read.name)
+        except Exception as error:  # out of file descriptors, for instance; go on with the other reads
+            _logger.exception("a waiting read of %s failed", one.read.name)
             return refused(CommitLogError(f"the node failed to handle it: {type(error).__name__}"))
         return None
 
 
 def read_batches(partition: Partition, message: Read) -> ReadBatches:
-    """Return what a read gets now."""
+    """Return the answer to a read, with whole batches from the one that holds its offset on."""
     start, end, mark = partition.start_offset, partition.next_offset, partition.high_watermark
     data: Data = NO_DATA
     after = message.offset
     if message.max_bytes and message.offset < mark:
-        data, after = _batches(partition, message.offset, message.max_bytes)
+        found = partition.read_replica(message.offset, message.max_bytes)
+        data, after = found.data, found.next_offset
     return ReadBatches(start, end, mark, partition.durable_offset, after, data)
 
 
-def _batches(partition: Partition, offset: int, max_bytes: int) -> tuple[Data, int]:
-    """Return whole batches from the one that holds `offset` on, and the offset after them."""
-    found = partition.read_replica(offset, max_bytes)
-    return found.data, found.next_offset
-
-
 def described(state: ClusterState, names: tuple[str, ...]) -> Described:
-    """Return what clients are told of nodes, and of these topics: all if none is named."""
+    """Return the description of the living nodes and of these topics, all topics if `names` is empty."""
     addresses = {node.node_id: node.address for node in state.nodes.values()}
     found = [(name, state.topics[name]) for name in names or sorted(state.topics) if name in state.topics]
     topics = tuple(_described_topic(name, topic) for name, topic in found)

@@ -1,7 +1,7 @@
-"""Intake: what a leader checks of a batch that a client has encoded, before it becomes part of the log.
+"""Intake: the checks that a leader makes on a client's encoded batch before it becomes part of the log.
 
-The client has done all of this already, by the settings it knew. But whatever is in the log is believed by
-everybody who reads it, so nobody else's word is taken for it.
+The client made the same checks with the settings it knew. But every reader trusts what is in the log, so the
+leader does not rely on the client.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from commitlog.config import MIB, TopicConfig
 from commitlog.errors import BatchTooLargeError, ConfigError, InvalidRecordError, RecordTooLargeError
 from commitlog.record import Buffer
 
-# A compressed batch may unpack to this and a record of max_message_bytes. One that is not compressed was sent
-# byte by byte, and the transport bounds it.
+# A compressed batch may unpack to this plus max_message_bytes. The transport bounds uncompressed ones.
 MOST_UNPACKED_BYTES = 32 * MIB
 
 
 def accepted(data: Buffer, config: TopicConfig, now_ms: int) -> EncodedBatch:
     """Return a client's batch, ready to be appended to a topic with these settings.
 
-    CorruptionError if its bytes are not whole and sound, another error if it does not belong in the topic.
+    CorruptionError if its bytes are damaged, another error if it does not belong in the topic.
     """
     batch = RecordBatch.decode(data, path="a client's batch")
     if batch.size_bytes != len(data):
-        raise InvalidRecordError(0, f"one batch is wanted, not {len(data)} bytes with one of them first")
+        raise InvalidRecordError(0, f"its batch has {batch.size_bytes} bytes, but {len(data)} were sent")
     limit = MOST_UNPACKED_BYTES + config.max_message_bytes
     if batch.header.flags & CODEC_MASK and batch.body_bytes > limit:  # before anything is unpacked
         raise BatchTooLargeError(batch.body_bytes, limit, "bytes before compression")
@@ -35,14 +34,14 @@ def accepted(data: Buffer, config: TopicConfig, now_ms: int) -> EncodedBatch:
     _check_records(batch, config)
     log_append_time = bool(batch.header.flags & LOG_APPEND_TIME)
     if log_append_time != (config.message_timestamp_type == "LogAppendTime"):
-        reason = "is another than that of the batch; open the topic again"
+        reason = "differs from that of the batch; open the topic again"
         raise ConfigError("message_timestamp_type", config.message_timestamp_type, reason)
     encoded = _unstamped(batch)
     return retimed(encoded, now_ms) if log_append_time else encoded
 
 
 def _unstamped(batch: RecordBatch) -> EncodedBatch:
-    """Return a batch as it was before it was stamped: the partition gives it its offset."""
+    """Return a batch as it was before it was stamped; the partition assigns its offsets."""
     header = batch.header
     crc = header.crc ^ fold(header.base_offset, header.leader_epoch)
     span = header.next_offset - header.base_offset
@@ -54,15 +53,15 @@ def _check_header(batch: RecordBatch) -> None:
     header = batch.header
     span = header.next_offset - header.base_offset
     if header.record_count < 1 or header.record_count != span or batch.body.offsets is not None:
-        raise InvalidRecordError(0, f"{header.record_count} records that take {span} offsets")
+        raise InvalidRecordError(0, f"{header.record_count} records take {span} offsets")
     if header.flags & DELETE_HORIZON:
-        raise InvalidRecordError(0, "a batch that compaction has seen")
+        raise InvalidRecordError(0, "the batch has already been compacted")
     if header.producer != NO_PRODUCER and min(header.producer) < 0:
-        raise InvalidRecordError(0, f"no producer can be {header.producer}")
+        raise InvalidRecordError(0, f"{header.producer} is not a valid producer")
     if header.base_timestamp < 0:
         raise InvalidRecordError(0, "timestamp is negative")
     if header.flags & LOG_APPEND_TIME and batch.body.timestamps.stored is not None:
-        raise InvalidRecordError(0, "several timestamps in a batch of LogAppendTime")
+        raise InvalidRecordError(0, "a batch with LogAppendTime has several timestamps")
 
 
 def _check_records(batch: RecordBatch, config: TopicConfig) -> None:

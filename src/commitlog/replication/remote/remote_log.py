@@ -1,4 +1,4 @@
-"""RemoteLog: topics of a cluster, for a machine that has none of its files. commitlog.connect() opens one."""
+"""RemoteLog: the topics of a cluster, for a machine without its files. commitlog.connect() opens one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from commitlog.config import TopicConfig
 from commitlog.errors import ConfigError, TopicExistsError, UnknownTopicError
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
 from commitlog.replication.commands import CreateTopic, DeleteTopic
-from commitlog.replication.messages import Message, Submit
-from commitlog.replication.remote.remote_partition import Acks, RemotePartition
+from commitlog.replication.messages import Acks, Message, Submit
+from commitlog.replication.remote.remote_partition import RemotePartition
 from commitlog.replication.remote.router import Deadline, ReadFrom, Router
 from commitlog.replication.transports.opener import split_address
 from commitlog.replication.transports.tcp import TcpTransport
@@ -35,7 +35,7 @@ class RemoteLog:
         timeout_ms: int,
         read_from: ReadFrom,
     ) -> Self:
-        """Connect; see commitlog.connect."""
+        """Connect to a cluster; see commitlog.connect()."""
         if read_from not in ("leader", "any"):
             raise ConfigError("read_from", read_from, "must be 'leader' or 'any'")
         named = [one.strip() for one in addresses.split(",")]
@@ -60,7 +60,7 @@ class RemoteLog:
 
     @property
     def log_id(self) -> str | None:
-        """The id of the cluster, which tells it from every other."""
+        """The id of the cluster."""
         return self._router.cluster_id or None
 
     def topics(self) -> list[str]:
@@ -69,7 +69,7 @@ class RemoteLog:
         return sorted(topic.name for topic in self._router.describe((), self._router.deadline()).topics)
 
     def topic(self, name: str) -> RemoteTopic:
-        """Return a topic; UnknownTopicError if there is none."""
+        """Return a topic; UnknownTopicError if it does not exist."""
         self._router.check_open()
         self._router.forget(name)
         found = self._router.topic(name, self._router.deadline())
@@ -89,7 +89,7 @@ class RemoteLog:
     ) -> RemoteTopic:
         """Create a topic, and return it once all its partitions have a leader.
 
-        With `exists_ok`, a topic that is there already is returned as it is; else TopicExistsError.
+        With `exists_ok`, an existing topic is returned as it is; otherwise TopicExistsError is raised.
         """
         settings = config.overrides() if isinstance(config, TopicConfig) else dict(config or {})
         deadline = self._router.deadline()
@@ -108,7 +108,7 @@ class RemoteLog:
             try:
                 if None not in self._router.topic(name, deadline).leaders:
                     return
-            except UnknownTopicError:  # whom we ask has not heard of it yet
+            except UnknownTopicError:  # the node that answered does not know it yet
                 pass
             if deadline.left_ms == 0:
                 return
@@ -126,17 +126,17 @@ class RemoteLog:
         try:
             self._router.ask_any(attempt, name, self._router.deadline())
         except UnknownTopicError:
-            if attempts == 1:  # otherwise it may be deleted, and only the answer was lost
+            if attempts == 1:  # otherwise an earlier attempt may have deleted it, and its answer was lost
                 raise
         self._router.forget(name)
 
     def close(self) -> None:
-        """End all connections. Closing twice is fine."""
+        """End all connections. Idempotent."""
         self._router.close()
 
 
 class RemoteTopic(PartitionedTopic[RemotePartition]):
-    """A topic of a RemoteLog: the methods of Topic that read and append, with acks."""
+    """A topic of a RemoteLog, with the methods of Topic that read and append; appends take `acks`."""
 
     def append(
         self,
@@ -170,8 +170,8 @@ class RemoteTopic(PartitionedTopic[RemotePartition]):
     ) -> dict[int, range]:
         """Append records, each to the partition of its key; returns the offsets by partition.
 
-        All records are checked before any is sent, and each partition takes its share all or nothing. An
-        error between two partitions leaves the first one's share appended.
+        All records are checked before any is sent. Each partition appends its share all or nothing; an error
+        between two partitions leaves the first one's share appended.
         """
         columns = [None if column is None else list(column) for column in (values, keys, headers, timestamps)]
         shares = self._shares(columns, partition)
@@ -183,12 +183,7 @@ class RemoteTopic(PartitionedTopic[RemotePartition]):
         }
 
     def append_arrow(
-        self,
-        data: ArrowData,
-        *,
-        partition: int | None = None,
-        sync: bool = False,
-        acks: Acks = "all",
+        self, data: ArrowData, *, partition: int | None = None, sync: bool = False, acks: Acks = "all"
     ) -> dict[int, range]:
         """Append Arrow data, each record to the partition of its key; returns the offsets by partition."""
         return {

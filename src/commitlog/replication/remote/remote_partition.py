@@ -1,11 +1,11 @@
-"""RemotePartition: a partition that other nodes have, read and appended to as if it were here."""
+"""RemotePartition: a partition on other machines, read and appended to as if it were here."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, Rules, encode, numbered
 from commitlog.config import MIB, TopicConfig
@@ -25,6 +25,7 @@ from commitlog.partitions.sources import Answer, Piece, ReadSegment
 from commitlog.partitions.state import now_ms
 from commitlog.record import ArrowData, Buffer, Headers, Record, TopicPartition
 from commitlog.replication.messages import (
+    Acks,
     Append,
     Appended,
     Bytes,
@@ -38,22 +39,21 @@ from commitlog.replication.remote.fetched import FetchedSegment
 from commitlog.replication.remote.router import PASSING, Deadline, Pending, Router
 from commitlog.tasks import Signal
 
-Acks = Literal[1, "all"]
 Kind = TypeVar("Kind")
 _READ_BYTES = MIB
 _LONG_POLL_MS = 10_000
-_GRACE_MS = 1000  # for the answer to a read that waits
+_GRACE_MS = 1000  # beyond the waiting time of a read, for its answer
 
 
 class RemoteSource:
-    """A partition as its nodes answer for it. What a property says was so when its leader was asked."""
+    """A partition as seen through its nodes. Each property asks the leader for its current value."""
 
     def __init__(self, router: Router, name: TopicPartition, topic_id: str) -> None:
-        self.name = f"{name.topic}-{name.partition}"
+        self.name = str(name)
         self.router = router
         self.topic_partition = name
         self.topic_id = topic_id
-        self._seen = 0  # the highest high watermark so far: what is below can be read, or will be again
+        self._seen = 0  # the highest high watermark so far: records below it can be read, or will be again
 
     def _standing(self, any_replica: bool | None = None) -> ReadBatches:
         return self.read(0, 0, 0, self.router.deadline(), any_replica)
@@ -65,21 +65,21 @@ class RemoteSource:
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next append gets."""
+        """The offset of the next append."""
         return self._standing().next_offset
 
     @property
     def durable_offset(self) -> int:
-        """Everything below it survives power loss of the leader."""
+        """The offset below which everything survives a power loss of the leader."""
         return self._standing().durable_offset
 
     @property
     def high_watermark(self) -> int:
-        """Readers stop here."""
+        """The offset at which readers stop."""
         return self._standing().high_watermark
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
-        """Wait until `offset` can be read; False if it cannot after `timeout` seconds."""
+        """Wait until `offset` can be read; False after `timeout` seconds."""
         if timeout is None:
             grace_ms = self.router.timeout_ms
             while not self._is_readable(offset, _LONG_POLL_MS, Deadline(_LONG_POLL_MS + grace_ms)):
@@ -91,7 +91,7 @@ class RemoteSource:
             try:
                 if self._is_readable(offset, wait_ms, Deadline(wait_ms + _GRACE_MS)):
                     return True
-            except (*PASSING, ConnectionFailedError):  # no leader: there may be one before the time is over
+            except (*PASSING, ConnectionFailedError):  # no leader, but there may be one before the timeout
                 self.check_open()
             if whole.left_ms == 0:
                 return False
@@ -102,10 +102,10 @@ class RemoteSource:
     # --- reading
 
     def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
-        """Return the range that [start, end) stands for now; OffsetOutOfRangeError if it starts elsewhere."""
+        """Return the current bounds for [start, end); OffsetOutOfRangeError if `start` is outside the log."""
         standing = self._standing()
         if start is not None and start > standing.next_offset and self.any_replica:
-            standing = self._standing(any_replica=False)  # the leader may have come further
+            standing = self._standing(any_replica=False)  # the leader may have more
         low, high, mark = standing.start_offset, standing.next_offset, standing.high_watermark
         start = low if start is None else start
         if not low <= start <= high:
@@ -113,10 +113,12 @@ class RemoteSource:
         return start, mark if end is None else min(end, max(mark, self._seen))
 
     def pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
-        """Read [start, end), asking for what comes next before handing out what is there."""
+        """Read [start, end), requesting the next piece before yielding the current one."""
         ahead: Pending | None = None
         while start < end:
-            answer = self._take(ahead) or self._read_again(start)
+            answer = ahead.wait() if ahead is not None else None
+            if not isinstance(answer, ReadBatches) or not answer.data.size:
+                answer = self._read_again(start)
             known = min(end, answer.high_watermark)
             ahead = self._ask_ahead(answer.end_offset) if answer.end_offset < known else None
             segment = FetchedSegment(self.name, answer.data.read(), start)
@@ -125,7 +127,7 @@ class RemoteSource:
                 start = after
                 yield piece
             if start == before:
-                raise CorruptionError(self.name, 0, f"offset {start} is not in what was read for it")
+                raise CorruptionError(self.name, 0, f"the batches read for offset {start} do not contain it")
 
     def _ask_ahead(self, offset: int) -> Pending | None:
         router, any_replica = self.router, self.any_replica
@@ -136,13 +138,8 @@ class RemoteSource:
         message = Read(self.topic_partition, self.topic_id, offset, _READ_BYTES, 0, any_replica)
         return router.ask_soon(address, message, deadline.try_ms)
 
-    def _take(self, ahead: Pending | None) -> ReadBatches | None:
-        """Return what was asked for ahead; None if it has to be asked for again."""
-        answer = ahead.wait() if ahead is not None else None
-        return answer if isinstance(answer, ReadBatches) and answer.data.size else None
-
     def _read_again(self, offset: int) -> ReadBatches:
-        """Read from an offset that could be read once: another leader may not know yet that it still can."""
+        """Read from an offset that was readable before; a new leader may not know yet that it still is."""
         deadline = self.router.deadline()
         any_replica: bool | None = None
         while True:
@@ -150,7 +147,7 @@ class RemoteSource:
             answer = self.read(offset, _READ_BYTES, wait_ms, deadline, any_replica)
             if answer.high_watermark > offset:
                 return answer
-            any_replica = False  # one that has not come as far; the leader has, or will
+            any_replica = False  # that replica is behind; the leader has the offset, or will have it
             if deadline.left_ms == 0:
                 raise ReplicationTimeoutError(self.name, deadline.timeout_ms)
             self.router.pause(deadline)
@@ -163,30 +160,29 @@ class RemoteSource:
         deadline: Deadline,
         any_replica: bool | None = None,
     ) -> ReadBatches:
-        """Ask for up to `max_bytes` of batches from `offset` on, and for where the partition stands."""
+        """Return up to `max_bytes` of batches from `offset` on, and the partition's offsets."""
         from_any = self.any_replica if any_replica is None else any_replica
 
         def make(try_ms: int) -> Message:
             wait_ms = min(max_wait_ms, max(try_ms - 500, 0))
-            return Read(self.topic_partition, self.topic_id, offset, max_bytes, wait_ms, from_any)
+            return Read(name, self.topic_id, offset, max_bytes, wait_ms, from_any)
 
-        answer = self.router.ask_for(
-            self.topic_partition, self.topic_id, make, deadline, any_replica=from_any
-        )
+        name = self.topic_partition
+        answer = self.router.ask_for(name, self.topic_id, make, deadline, any_replica=from_any)
         found = _expected(ReadBatches, answer)
         self._seen = max(self._seen, found.high_watermark)
         return found
 
     @property
     def any_replica(self) -> bool:
-        """Whether a replica that follows may be asked."""
+        """Whether reads may go to a follower."""
         return self.router.read_from == "any"
 
-    # --- what only a process that has the files can know
+    # --- what only a process with the files can know
 
     def layout(self) -> Layout:
         """Raise CommitLogError: there are no segments here."""
-        raise CommitLogError(f"{self.name} is on another machine: its segments cannot be looked at from here")
+        raise CommitLogError(f"{self.name} is on another machine; its segments are not accessible from here")
 
     def ask(self, question: Callable[[Layout], Answer]) -> Answer:
         """Raise CommitLogError: there are no segments here."""
@@ -195,15 +191,15 @@ class RemoteSource:
     changes = truncations = 0
 
     def changed_since(self, layout: Layout) -> bool:
-        """Say that nothing is known to have changed."""
+        """Return False: changes of the layout are not visible here."""
         return False
 
     def watch(self, signal: Signal) -> bool:
-        """Say that an append can only be looked for."""
+        """Return False: appends cannot be watched, only polled."""
         return False
 
     def unwatch(self, signal: Signal) -> None:
-        """Leave `signal` alone."""
+        """Do nothing: watch() watches nothing."""
 
     closed = False
 
@@ -213,10 +209,10 @@ class RemoteSource:
 
 
 class RemotePartition(LogReader):
-    """A partition of a RemoteLog: the methods of Partition that read and append. Threads may share it.
+    """A partition of a RemoteLog, with the methods of Partition that read and append. Threads may share it.
 
-    Each append carries a producer id and a sequence, so that one whose answer was lost is sent again and is
-    there once. Appends of several threads are made one after another.
+    Each append carries a producer id and a sequence: if its answer is lost it is sent again, and still stored
+    once. Appends of several threads are made one after another.
     """
 
     def __init__(self, router: Router, name: TopicPartition, topic_id: str, config: TopicConfig) -> None:
@@ -237,7 +233,7 @@ class RemotePartition(LogReader):
         """Return the record at `offset`; None if compaction removed it."""
         source = self._remote
         answer = source.read(offset, 1, 0, source.router.deadline())
-        if answer.high_watermark <= offset and source.any_replica:  # the leader may have come further
+        if answer.high_watermark <= offset and source.any_replica:  # the leader may have more
             answer = source.read(offset, 1, 0, source.router.deadline(), any_replica=False)
         if not answer.start_offset <= offset < answer.high_watermark:
             raise OffsetOutOfRangeError(self.name, offset, answer.start_offset, answer.high_watermark)
@@ -246,17 +242,15 @@ class RemotePartition(LogReader):
         return next((record for records, _ in runs for record in records), None)
 
     def offset_for_timestamp(self, timestamp: int) -> int | None:
-        """Return the first offset whose record is as late as `timestamp`; None if there is none."""
+        """Return the first offset whose timestamp is at or after `timestamp`; None if there is none."""
         source = self._remote
-        name, deadline = source.topic_partition, source.router.deadline()
-        topic_id = source.topic_id
-        answer = source.router.ask_for(
-            name, topic_id, lambda try_ms: FindOffset(name, topic_id, timestamp), deadline
-        )
+        question = FindOffset(source.topic_partition, source.topic_id, timestamp)
+        deadline = source.router.deadline()
+        answer = source.router.ask_for(question.name, question.topic_id, lambda try_ms: question, deadline)
         return _expected(FoundOffset, answer).offset
 
     def batch_start(self, offset: int) -> int:
-        """Return `offset`: where stored batches begin is known where the files are."""
+        """Return `offset`: only a process with the files knows where batches begin."""
         return offset
 
     # --- appending
@@ -271,7 +265,7 @@ class RemotePartition(LogReader):
         sync: bool = False,
         acks: Acks = "all",
     ) -> int:
-        """Append a record; return its offset once all in-sync replicas have it, or with acks=1 the leader."""
+        """Append a record; return its offset once all in-sync replicas (with acks=1, the leader) have it."""
         times = None if timestamp is None else [timestamp]
         return self.append_encoded(self.encode([value], [key], [headers], times), sync=sync, acks=acks).start
 
@@ -306,22 +300,22 @@ class RemotePartition(LogReader):
         headers: Iterable[Headers] | None = None,
         timestamps: Iterable[int] | None = None,
     ) -> tuple[EncodedBatch, ...]:
-        """Check records and encode them as one batch; none, if there are none."""
+        """Check records and encode them as one batch; returns no batch if there are no records."""
         return encode(values, keys, headers, timestamps, self._rules, now_ms())
 
     def append_encoded(
         self, batches: tuple[EncodedBatch, ...], *, sync: bool = False, acks: Acks = "all"
     ) -> range:
-        """Append what encode() returned, and return the offsets.
+        """Append the batches that encode() returned, and return the offsets.
 
-        ReplicationTimeoutError, or ConnectionFailedError, if nobody said in time that it is done: it may be,
-        and appending again might make it twice.
+        ReplicationTimeoutError or ConnectionFailedError if no confirmation came in time; the records may have
+        been appended, so appending them again may duplicate them.
         """
         if not batches:
             end = self.next_offset
             return range(end, end)
         batch = batches[0]
-        if len(batches) > 1:  # of Arrow data above a limit of the format
+        if len(batches) > 1:  # Arrow data that exceed a limit of the format
             records = sum(one.span for one in batches)
             raise BatchTooLargeError(records, batch.span, "records, divided among several batches")
         if batch.size > self.config.segment_bytes:
@@ -329,7 +323,7 @@ class RemotePartition(LogReader):
         with self._appending:
             try:
                 return self._append(batch, sync, acks)
-            except BaseException:  # whether it is there is not known, so its number cannot be used again
+            except BaseException:  # it may have been appended, so its sequence cannot be reused
                 self._begin_again()
                 raise
 
@@ -337,7 +331,8 @@ class RemotePartition(LogReader):
         source = self._remote
         deadline = source.router.deadline()
         while True:
-            data = _packed(numbered(batch, (self._producer_id, 0, self._sequence)))
+            stamped = numbered(batch, (self._producer_id, 0, self._sequence)).stamped(0, 0)
+            data = Bytes(b"".join(stamped))
 
             def make(try_ms: int, data: Bytes = data) -> Message:
                 return Append(source.topic_partition, source.topic_id, acks, try_ms, data, sync)
@@ -345,7 +340,7 @@ class RemotePartition(LogReader):
             try:
                 answer = source.router.ask_for(source.topic_partition, source.topic_id, make, deadline)
             except OutOfOrderSequenceError:
-                # a leader that lost what another had: it does not have this batch
+                # this leader has lost earlier batches, so it cannot have this one
                 if self._sequence == 0:
                     raise
                 self._begin_again()
@@ -359,11 +354,7 @@ class RemotePartition(LogReader):
         self._sequence = 0
 
 
-def _packed(batch: EncodedBatch) -> Bytes:
-    return Bytes(b"".join(batch.stamped(0, 0)))
-
-
 def _expected(kind: type[Kind], answer: Message) -> Kind:
     if not isinstance(answer, kind):
-        raise CommitLogError(f"{kind.__name__} was expected, not {type(answer).__name__}")
+        raise CommitLogError(f"expected {kind.__name__} as the answer, not {type(answer).__name__}")
     return answer

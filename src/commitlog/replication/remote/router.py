@@ -1,4 +1,4 @@
-"""Router: a client's way to the node that leads a partition, and around those that are gone."""
+"""Router: finds the node that leads a partition, and avoids nodes that do not answer."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from commitlog.replication.refusals import error_of
 from commitlog.replication.transports.tcp import TcpTransport
 
 ReadFrom = Literal["leader", "any"]
-Make = Callable[[int], Message]  # a request, from the milliseconds that may be spent on it
+Make = Callable[[int], Message]  # makes a request, given the milliseconds that one try may take
 Doubts = Callable[[Message], CommitLogError | None]
-# what another node, or the same one a little later, may answer otherwise
+# errors that may pass: another node, or the same one later, may answer differently
 PASSING = (
     NotLeaderError, FencedEpochError, UnknownEpochError, ReplicationTimeoutError, NoControllerError,
     ClosedError, PartitionFailedError, NotJoinedError,
 )  # fmt: skip
-# what a node that is behind says of a topic; one that is not behind is asked whether it is so
+# errors that a node which is behind may return about a topic; a node that is up to date is asked to confirm
 _DOUBTFUL = (UnknownTopicError, UnknownPartitionError, TopicReplacedError)
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 5, 500
 _SHORTEST_TRY_MS = 1000
-_SILENT_SECONDS = 5.0  # or a node that answers, and knows an old state, would be asked for ever
+_SILENT_SECONDS = 5.0  # after that it is tried again, or a node with an old state might be asked forever
 
 
 class Deadline:
-    """When a client gives up."""
+    """The time when a client gives up."""
 
     def __init__(self, timeout_ms: float) -> None:
         self.timeout_ms = int(timeout_ms)
@@ -54,22 +54,22 @@ class Deadline:
 
     @property
     def left_ms(self) -> int:
-        """The milliseconds that are left."""
+        """The remaining milliseconds."""
         return max(int((self._end - time.monotonic()) * 1000), 0)
 
     @property
     def try_ms(self) -> int:
-        """How long one try may take: a node that does not answer must leave time for another."""
+        """How long one try may take, so that a silent node leaves time to ask another."""
         return min(self.left_ms, max(self.timeout_ms // 3, _SHORTEST_TRY_MS))
 
     def next_pause_ms(self) -> int:
-        """How long to wait before the next try."""
+        """Return how long to wait before the next try."""
         self._tries += 1
         return min(_FIRST_PAUSE_MS << min(self._tries - 1, 10), _LONGEST_PAUSE_MS, self.left_ms)
 
 
 class Router:
-    """Asks nodes; knows who leads, and learns it again when a node says otherwise. Threads may share it."""
+    """Sends requests to nodes; caches who leads, and refreshes that when a node disagrees. Thread-safe."""
 
     def __init__(
         self, transport: TcpTransport, addresses: Sequence[str], timeout_ms: int, read_from: ReadFrom
@@ -79,34 +79,34 @@ class Router:
         self._transport = transport
         self._addresses = list(addresses)
         self._lock = threading.Lock()
-        self.cluster_id = ""  # of those who answer; a node of another cluster is not listened to
-        self._version = -1  # the newest state that a node told of
-        self._ids: dict[str, str] = {}  # of topics, by that state
+        self.cluster_id = ""  # of the nodes that answered; nodes of other clusters are ignored
+        self._version = -1  # of the newest state that a node described
+        self._ids: dict[str, str] = {}  # of topics, in that state
         self._nodes: dict[int, str] = {}
         self._topics: dict[str, DescribedTopic] = {}
-        self._silent: dict[str, float] = {}  # who did not answer the last time, and when that was
-        self._unable: set[str] = set()  # who did not do the last time what was asked of a replica
-        self._turn = 0  # whose turn it is to tell who leads: one that knows an old state must not stay it
+        self._silent: dict[str, float] = {}  # nodes that did not answer last time, and when that was
+        self._unable: set[str] = set()  # nodes that failed the last request to a replica
+        self._turn = 0  # which node to ask first who leads: not always one with an old state
         self._closed = False
 
     def close(self) -> None:
-        """End all connections; who waits for an answer gets none."""
+        """End all connections; pending requests get no answer."""
         self._closed = True
         self._transport.close()
 
     def check_open(self) -> None:
-        """Raise ClosedError once it is closed."""
+        """Raise ClosedError if the router is closed."""
         if self._closed:
             raise ClosedError("the connection")
 
     def deadline(self) -> Deadline:
-        """Return the deadline of something that begins now."""
+        """Return a deadline timeout_ms from now."""
         return Deadline(self.timeout_ms)
 
     # --- asking one node
 
     def ask_once(self, address: str, message: Message, timeout_ms: int) -> Message | None:
-        """Return a node's answer, None if there is none in time."""
+        """Return a node's answer, None after timeout_ms."""
         self.check_open()
         answer = self.ask_soon(address, message, timeout_ms).wait()
         if answer is None:
@@ -116,27 +116,27 @@ class Router:
         return answer
 
     def ask_soon(self, address: str, message: Message, timeout_ms: int) -> Pending:
-        """Send a request, and return what its answer can be taken from."""
+        """Send a request, and return its pending answer."""
         pending = Pending()
         self._transport.request(address, message, pending, timeout_ms)
         return pending
 
     def why_not(self, address: str, otherwise: CommitLogError) -> CommitLogError:
-        """Return why a node did not answer, as far as that is known."""
+        """Return why a node did not answer, if that is known."""
         self.check_open()
         error = self._transport.last_error(address)
         if isinstance(error, AuthenticationError):
-            raise error  # trying again does not help
+            raise error  # a retry would not help
         return error or otherwise
 
-    # --- asking until somebody answers
+    # --- asking until a node answers
 
     def ask_any(
         self, make: Make, what: str, deadline: Deadline, doubts: Doubts = lambda answer: None
     ) -> Message:
-        """Ask one node after another until one answers; an error that does not pass is raised.
+        """Ask one node after another until one answers; raises an error that will not pass.
 
-        `doubts` returns why an answer is not to be believed, None if it is.
+        `doubts` returns why an answer cannot be trusted, None if it can.
         """
         problem: CommitLogError = ReplicationTimeoutError(what, deadline.timeout_ms)
         while True:
@@ -159,7 +159,7 @@ class Router:
                 if deadline.left_ms == 0:
                     raise problem
             if unknown is not None:
-                raise unknown  # all who are in say so
+                raise unknown  # all nodes in the cluster agree
             self.pause(deadline)
 
     def ask_for(
@@ -173,7 +173,7 @@ class Router:
     ) -> Message:
         """Ask the node that leads a partition, until it answers.
 
-        Once one was asked, none that led before it is: it would not know what that one may have done.
+        Once a leader was asked, no leader of an earlier epoch is: it would not know what the later one did.
         """
         problem: CommitLogError | None = None
         newest = -1
@@ -181,32 +181,28 @@ class Router:
             try:
                 address, epoch = self.place_of(name, topic_id, deadline, any_replica=any_replica)
             except (*PASSING, ConnectionFailedError) as error:
-                raise problem or error from None  # what the leader said tells more
+                raise problem or error from None  # the leader's error says more
             if address is None or (epoch < newest and not any_replica):
-                problem = _told_with(problem, NotLeaderError(_text(name), None))
+                problem = _told_with(problem, NotLeaderError(str(name), None))
             else:
                 newest = epoch
                 try_ms = deadline.try_ms
                 answer = self.ask_once(address, make(try_ms), try_ms)
                 if answer is None:
-                    late = ReplicationTimeoutError(_text(name), deadline.timeout_ms)
+                    late = ReplicationTimeoutError(str(name), deadline.timeout_ms)
                     problem = self.why_not(address, problem or late)
                 elif isinstance(answer, Refused):
                     problem = _told_with(problem, _passing(answer, PASSING + _DOUBTFUL))
                 else:
                     self._unable.discard(address)
                     return answer
-            self._doubt(name.topic, address)
+            self.forget(name.topic)
+            self._turn += 1  # another node says who leads
+            if address is not None:
+                self._unable.add(address)
             if deadline.left_ms == 0:
                 raise problem
             self.pause(deadline)
-
-    def _doubt(self, topic: str, address: str | None) -> None:
-        """Ask somebody else who leads, and where another replica will do, that one."""
-        self.forget(topic)
-        self._turn += 1
-        if address is not None:
-            self._unable.add(address)
 
     def pause(self, deadline: Deadline) -> None:
         """Wait before the next try."""
@@ -216,7 +212,7 @@ class Router:
     # --- who leads
 
     def describe(self, names: tuple[str, ...], deadline: Deadline) -> Described:
-        """Ask for topics and nodes, and remember the answer."""
+        """Return a description of nodes and topics, and cache it."""
         answer = self.ask_any(lambda try_ms: Describe(names), "describe", deadline, self._doubts_about(names))
         assert isinstance(answer, Described)
         with self._lock:
@@ -228,25 +224,25 @@ class Router:
         return answer
 
     def _doubts_about(self, names: tuple[str, ...]) -> Doubts:
-        """Believe nobody of another cluster, and a node that is behind only what others said as well."""
+        """Reject answers of other clusters, and what a node that is behind says unless others agree."""
 
         def doubts(answer: Message) -> CommitLogError | None:
             if not isinstance(answer, Described):
-                raise CommitLogError(f"Describe was answered by {type(answer).__name__}")
+                raise CommitLogError(f"Describe was answered with {type(answer).__name__}")
             if self.cluster_id not in ("", answer.cluster_id):
                 return WrongClusterError(self.cluster_id, answer.cluster_id)
             told = {topic.name: topic.topic_id for topic in answer.topics}
             known = {**told, **self._ids}
             agrees = bool(names) and all(name in told and told[name] == known[name] for name in names)
             if answer.version < self._version and not agrees:
-                return NotJoinedError("?", f"it knows version {answer.version}, others {self._version}")
+                return NotJoinedError("?", f"it is at version {answer.version}, others at {self._version}")
             missing = [name for name in names if name not in told]
             return UnknownTopicError(missing[0]) if missing else None
 
         return doubts
 
     def topic(self, name: str, deadline: Deadline) -> DescribedTopic:
-        """Return what is known of a topic, asking if nothing is; UnknownTopicError if there is none."""
+        """Return the cached description of a topic, or ask for it; UnknownTopicError if there is none."""
         with self._lock:
             known = self._topics.get(name)
         if known is None:
@@ -254,16 +250,14 @@ class Router:
         return known
 
     def forget(self, name: str) -> None:
-        """Forget who leads a topic's partitions: the next request asks again."""
+        """Drop the cached description of a topic, so that the next request asks again."""
         with self._lock:
             self._topics.pop(name, None)
 
     def place_of(
         self, name: TopicPartition, topic_id: str, deadline: Deadline, *, any_replica: bool = False
     ) -> tuple[str | None, int]:
-        """Return the leader's address, or with any_replica that of another node that has the records, too;
-        and the leader epoch.
-        """
+        """Return the address of the leader, or with any_replica of a replica, and the leader epoch."""
         topic = self.topic(name.topic, deadline)
         if topic.topic_id != topic_id:
             raise TopicReplacedError(name.topic, topic_id, topic.topic_id)
@@ -274,13 +268,13 @@ class Router:
         leader, epoch = topic.leaders[name.partition], topic.leader_epochs[name.partition]
         if any_replica:
             near = [nodes[one] for one in topic.replicas[name.partition] if one in nodes]
-            # who was named comes first, if it is able
+            # addresses that the user gave come first, if they work
             near.sort(key=lambda address: (address in self._unable, address not in self._addresses))
             return (near[0] if near else None), epoch
         return (nodes.get(leader) if leader is not None else None), epoch
 
     def _known_addresses(self) -> list[str]:
-        """Return all addresses, those last that just did not answer: a transport takes its time with them."""
+        """Return all addresses, recently silent ones last, because asking those takes time."""
         now = time.monotonic()
         with self._lock:
             others = [address for address in self._nodes.values() if address not in self._addresses]
@@ -292,7 +286,7 @@ class Router:
 
 
 class Pending:
-    """An answer that is on its way."""
+    """An answer that has not arrived yet."""
 
     __slots__ = ("_answer", "_lock")
 
@@ -302,18 +296,18 @@ class Pending:
         self._lock.acquire()
 
     def __call__(self, answer: Message | None) -> None:
-        """Take the answer."""
+        """Deliver the answer."""
         self._answer = answer
         self._lock.release()
 
     def wait(self) -> Message | None:
-        """Return the answer, None if there is none in time; called once."""
+        """Wait for the answer and return it, None if there was none in time; called once."""
         self._lock.acquire()
         return self._answer
 
 
 def _passing(answer: Refused, passing: tuple[type[CommitLogError], ...]) -> CommitLogError:
-    """Return an error that may pass; any other is raised."""
+    """Return an error that may pass; raise any other."""
     error = error_of(answer)
     if not isinstance(error, passing):
         raise error
@@ -321,9 +315,5 @@ def _passing(answer: Refused, passing: tuple[type[CommitLogError], ...]) -> Comm
 
 
 def _told_with(before: CommitLogError | None, error: CommitLogError) -> CommitLogError:
-    """Return what to tell of two tries: that nobody led in one says nothing of what became of the other."""
+    """Return the error to report after two tries: that nobody led does not say what became of the first."""
     return error if before is None or type(error) is not NotLeaderError else before
-
-
-def _text(name: TopicPartition) -> str:
-    return f"{name.topic}-{name.partition}"

@@ -1,1 +1,1 @@
-"""How messages travel: over TCP, or within one process for tests."""
+"""Transports for messages: over TCP, or within one process for tests."""

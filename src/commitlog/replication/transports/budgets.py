@@ -1,4 +1,4 @@
-"""Budgets: how many connections there may be of strangers, of clients and of nodes. No I/O."""
+"""Budgets: limits on the connections of strangers, clients and nodes. No I/O."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ Guest = TypeVar("Guest")
 
 
 class Budgets(Generic[Guest]):
-    """Who is connected, and who has to go.
+    """Counts connections, and decides which of them has to go.
 
-    A stranger is a peer that has not finished the handshake. One more stranger than there may be is let in
-    all the same, and the oldest one of the address that has most of them goes: so strangers who say nothing
-    cannot keep others out, for a handshake takes milliseconds. Nodes and other peers have budgets of their
-    own; a full one admits nobody.
+    A stranger is a peer that has not finished the handshake. When there are too many, the newest is let in
+    and the oldest one of the address with the most strangers goes: a handshake takes milliseconds, so silent
+    strangers cannot keep others out. Nodes and clients have budgets of their own; a full one admits nobody.
     """
 
     def __init__(self, strangers: int, connections: int, clients_per_address: int) -> None:
         self._strangers_allowed = strangers
         self._connections = connections
         self._clients_per_address = clients_per_address
-        self._strangers: dict[Guest, str] = {}  # by arrival
+        self._strangers: dict[Guest, str] = {}  # in order of arrival
         self._nodes: dict[Guest, str] = {}
         self._clients: dict[Guest, str] = {}
 
     def meet(self, guest: Guest, address: str) -> Guest | None:
-        """Count a stranger; returns the one that has to go in its place, None if there was room."""
+        """Add a stranger; return the one that has to go for it, None if there was room."""
         self._strangers[guest] = source_of(address)
         if len(self._strangers) <= self._strangers_allowed:
             return None
         return self.oldest_stranger()
 
     def oldest_stranger(self) -> Guest | None:
-        """Forget and return the oldest stranger of the address that has most of them."""
+        """Remove and return the oldest stranger of the address with the most strangers."""
         counts = Counter(self._strangers.values())
         if not counts:
             return None
@@ -46,29 +45,27 @@ class Budgets(Generic[Guest]):
         return found
 
     def admit(self, guest: Guest, role: Role) -> str | None:
-        """Count a stranger who has shown who it is; returns why not if there is no room for it."""
+        """Admit a stranger that has identified itself; return the reason if there is no room."""
         source = self._strangers.pop(guest, None)
         if source is None:
             return "too many others connect"
         admitted = self._nodes if role is Role.NODE else self._clients
         if len(admitted) >= self._connections:
-            return "it takes no more connections"
-        if role is not Role.NODE and self._of(source) >= self._clients_per_address:
-            return f"it takes no more connections from {source}"
+            return "it accepts no more connections"
+        of_source = sum(one == source for one in self._clients.values())
+        if role is not Role.NODE and of_source >= self._clients_per_address:
+            return f"it accepts no more connections from {source}"
         admitted[guest] = source
         return None
 
-    def _of(self, source: str) -> int:
-        return sum(one == source for one in self._clients.values())
-
     def remove(self, guest: Guest) -> None:
-        """Forget a guest."""
+        """Remove a guest."""
         for guests in (self._strangers, self._nodes, self._clients):
             guests.pop(guest, None)
 
 
 def source_of(address: str) -> str:
-    """Return what stands for all addresses of one machine: of IPv6 it has 2**64."""
+    """Return what identifies a machine by its address: with IPv6, the /64 network that it owns."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Connection: frames in both directions over one stream, by a thread that receives and one that sends."""
+"""Connection: sends and receives frames over one stream, with a thread for each direction."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from commitlog.replication.transports.streams import InFile, Stream
 from commitlog.replication.transports.timer import Entry
 
 _logger = logging.getLogger("commitlog.replication")
-_SCRATCH_BYTES = 1 << 14  # a small frame comes with one system call; of a large one so much is copied
-_SMALL_BYTES = 1 << 16  # sent by the calling thread if it goes at once; also how much is sent together
+_SCRATCH_BYTES = 1 << 14  # receives a small frame with one system call; this much of a large one is copied
+_SMALL_BYTES = 1 << 16  # sent by the calling thread if possible; also the most that is sent together
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a connection takes, and how long it waits."""
+    """How much a connection accepts, and how long it waits."""
 
     max_frame_bytes: int
     max_waiting_bytes: int
@@ -34,7 +34,7 @@ class Limits:
 
 
 class Question:
-    """A request that waits for its answer. `deadline` and `is_over` are set by two threads, in any order."""
+    """A pending request. Two threads set `deadline` and `is_over`, in any order."""
 
     __slots__ = ("answered", "deadline", "is_over")
 
@@ -44,29 +44,29 @@ class Question:
         self.is_over = False
 
     def set_deadline(self, deadline: Entry) -> None:
-        """Take the entry that gives up; it is cancelled if the answer is already there."""
+        """Set the timer entry that gives up; it is cancelled if the answer has already arrived."""
         self.deadline = deadline
         if self.is_over:
             deadline.cancel()
 
     def end(self, answer: Message | None) -> None:
-        """Hand the answer over; called once."""
+        """Deliver the answer; called once."""
         self.is_over = True
         if self.deadline is not None:
             self.deadline.cancel()
         try:
             self.answered(answer)
-        except (ClosedError, ForkedError):  # who asks again as the transport is closed
+        except (ClosedError, ForkedError):  # it sent another request although the transport is closed
             pass
-        except Exception:  # the caller's own, which must not end the connection
-            _logger.exception("taking an answer failed")
+        except Exception:  # the caller's mistake, which must not end the connection
+            _logger.exception("handling an answer failed")
 
 
 class Connection:
-    """One connection. It opens in its first thread, and is over when that ends.
+    """One connection. Its receiving thread opens it, and it is over when that thread ends.
 
-    `_error` is why it is over: once set, nothing more is taken. Whatever waits then is answered with None, by
-    the first thread.
+    `_error` says why it is over: once set, nothing more is accepted, and the receiving thread answers all
+    pending requests with None.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Connection:
         ended: Callable[[Connection, Exception], None],
     ) -> None:
         self.name = name
-        self.is_open = False  # whether the handshake is done
-        self.peer = Peer(Role.CLIENT)  # the other side, if it was that who connected
+        self.is_open = False  # the handshake is done
+        self.peer = Peer(Role.CLIENT)  # the other side, if it connected to us
         self._limits = limits
         self._open_stream = open_stream
         self._take = take
@@ -90,7 +90,7 @@ class Connection:
         self._changed = threading.Condition()
         self._frames: deque[wire.Frame] = deque()
         self._waiting_bytes = 0
-        self.frames_sent = 0  # or queued; where the other side connected, these are its answers
+        self.frames_sent = 0  # or queued; if the other side connected to us, these are answers to it
         self._is_sending = False
         self._sending_since = self._receiving_since = 0.0  # 0: not within a frame
         self._heard_at = time.monotonic()
@@ -100,12 +100,12 @@ class Connection:
         self._reader = threading.Thread(target=self._run, name=f"commitlog-receive-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start its threads."""
+        """Start to open the connection."""
         self._reader.start()
 
     @property
     def error(self) -> Exception | None:
-        """Why it is over; None while it is not."""
+        """The reason why it is over; None while it is not."""
         return self._error
 
     # --- for other threads
@@ -120,16 +120,16 @@ class Connection:
         return True
 
     def answer(self, request_id: int, message: Message | None) -> None:
-        """End a question: with its answer, or with None as there is none in time. A late one is dropped."""
+        """Deliver an answer, or None after the deadline. A late answer is dropped."""
         with self._changed:
             question = self._questions.pop(request_id, None)
         if question is not None:
             question.end(message)
 
     def send(self, frame: wire.Frame) -> None:
-        """Send a frame some time, or at once if it is small and nobody else is sending.
+        """Queue a frame, or send it at once if it is small and no other thread is sending.
 
-        A peer that does not read what it is sent is let go, before too much waits for it.
+        A peer that does not read is disconnected before too much waits for it.
         """
         with self._changed:
             if self._error is not None:
@@ -147,20 +147,16 @@ class Connection:
             elif self._waiting_bytes and self._waiting_bytes + frame.size > self._limits.max_waiting_bytes:
                 reason = f"it does not read: {self._waiting_bytes} bytes wait for it"
                 self._end_locked(ProtocolError(self.name, reason))
-                return
             else:
-                self._queue_locked(frame)
-                return
-        self._send_at_once(frame)
-
-    def _queue_locked(self, frame: wire.Frame) -> None:
-        self._frames.append(frame)
-        self._waiting_bytes += frame.size
-        self._changed.notify_all()
+                self._frames.append(frame)
+                self._waiting_bytes += frame.size
+                self._changed.notify_all()
+        if at_once:
+            self._send_at_once(frame)
 
     def _send_at_once(self, frame: wire.Frame) -> None:
         assert self._stream is not None
-        # measured: a round trip without a change of threads on either side takes a third less
+        # measured: a round trip without thread switches takes a third less
         whole = b"".join([frame.front, *(data.read() for data in frame.data)])
         try:
             sent = self._stream.try_send(whole)
@@ -181,7 +177,7 @@ class Connection:
                 self._changed.notify_all()
 
     def end(self, error: Exception) -> None:
-        """Let it be over; its threads end soon."""
+        """End the connection; its threads end soon."""
         with self._changed:
             self._end_locked(error)
 
@@ -193,7 +189,7 @@ class Connection:
             self._shut_down()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the end of its threads; False if that takes too long."""
+        """Wait until its threads have ended; False if that takes too long."""
         is_started = self._reader.ident is not None
         if is_started and threading.current_thread() not in (self._reader, self._writer):
             self._reader.join(seconds)
@@ -203,28 +199,28 @@ class Connection:
     def check_idle(self, now: float, idle_ms: int) -> None:
         """End the connection if it had no request for the idle time."""
         if self.is_open and not self._is_sending and now - self._heard_at > idle_ms / 1000:
-            self.end(ClosedError(f"the connection of {self.name}, which is idle,"))
+            self.end(ClosedError(f"the idle connection of {self.name}"))
 
     def check_progress(self, now: float) -> None:
-        """End it if a frame is under way for too long: one that is small, or a MiB of one that is large."""
+        """End the connection if a small frame, or a MiB of a large one, takes too long."""
         stalled = now - self._limits.stall_ms / 1000
         stream, sending, receiving = self._stream, self._sending_since, self._receiving_since
         if stream is not None and self._is_sending and max(sending, stream.moved_at) < stalled:
             self.end(ProtocolError(self.name, "it does not read what it is sent"))
         elif receiving and receiving < stalled:
-            self.end(ProtocolError(self.name, "it stopped, or is too slow, in the middle of a message"))
+            self.end(ProtocolError(self.name, "it stalled, or is too slow, in the middle of a message"))
 
     # --- for opening
 
     def may_be_shut_down_with(self, shut_down: Callable[[], None]) -> None:
-        """Take what ends a connection that is just opening; it is called at once if it is over already."""
+        """Set the call that ends a connection while it opens; it is made at once if that is over already."""
         with self._changed:
             self._shut_down = shut_down
             if self._error is not None:
                 shut_down()
 
     def pause(self, seconds: float) -> None:
-        """Wait, unless it is over before."""
+        """Wait this long; raises the error if the connection is ended first."""
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None, seconds)
             if self._error is not None:
@@ -245,11 +241,11 @@ class Connection:
             writing = True
             self._receive_frames(stream)
             self.end(ClosedError(f"the connection of {self.name}"))
-        except Exception as error:  # whatever it is: the connection is over, and says why
+        except Exception as error:  # whatever it is, the connection is over
             self.end(error)
         if writing:
             self._writer.join()
-        with self._changed:  # a thread that sends at once is done with the stream
+        with self._changed:  # wait for a thread that is sending at once
             self._changed.wait_for(lambda: not self._is_sending)
             self._shut_down = lambda: None
         if stream is not None:
@@ -258,7 +254,7 @@ class Connection:
         for question in questions.values():
             question.end(None)
         assert self._error is not None
-        self._error.__traceback__ = None  # it would keep alive whatever was being sent
+        self._error.__traceback__ = None  # it would keep what was being sent alive
         self._ended(self, self._error)
 
     def _receive_frames(self, stream: Stream) -> None:
@@ -268,7 +264,7 @@ class Connection:
             if end - start < wire.HEAD_BYTES:
                 scratch[: end - start] = scratch[start:end]
                 start, end = 0, end - start
-                # from the first byte of a frame on: who sends one byte after another makes no progress
+                # counted from the first byte of a frame: a peer that sends single bytes makes no progress
                 self._receiving_since = (self._receiving_since or time.monotonic()) if end else 0.0
                 count = stream.receive_into(scratch[end:])
                 if count == 0:
@@ -306,14 +302,14 @@ class Connection:
                 with self._changed:
                     self._is_sending = False
                     self._waiting_bytes -= sum(frame.size for frame in frames)
-                frames.clear()  # while it waits for the next ones, these must not keep files open
-        except Exception as error:  # whatever it is: half a frame may be sent
+                frames.clear()  # they must not keep files open while this thread waits
+        except Exception as error:  # whatever it is, half a frame may have been sent
             with self._changed:
                 self._is_sending = False
                 self._end_locked(error)
 
     def _next_frames(self) -> list[wire.Frame]:
-        """Wait for frames, and return some that go together; none once the connection is over."""
+        """Wait for frames, and return those to send together; none once the connection is over."""
         with self._changed:
             self._changed.wait_for(lambda: (self._frames and not self._is_sending) or self._error is not None)
             if self._error is not None:

@@ -1,20 +1,20 @@
-"""Fields: how the values of a message look in the header of its frame, each checked when it comes in.
+"""Codecs for the fields of a message in the header of its frame; each value is checked on arrival.
 
-What is wrong is a ValueError here; wire.py says of which message.
+A wrong value is a ValueError here; wire.py adds which message it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from commitlog.record import TopicPartition
-from commitlog.replication.messages import Bytes, Data
+from commitlog.replication.messages import Acks, Bytes, Data
 
 
 class Left:
-    """The data of a frame, as they are handed out to the fields that name their sizes."""
+    """The rest of a frame's data, from which each data field takes the size that it announces."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
@@ -22,18 +22,18 @@ class Left:
     def take(self, size: int) -> memoryview:
         """Return the next `size` bytes."""
         if size > len(self._view):
-            raise ValueError(f"{size} bytes of data are announced, {len(self._view)} are there")
+            raise ValueError(f"{size} bytes of data are announced, but {len(self._view)} are left")
         taken, self._view = self._view[:size], self._view[size:]
         return taken
 
     def check_nothing_is_left(self) -> None:
-        """Raise ValueError unless all data were handed out."""
+        """Raise ValueError unless all data were taken."""
         if len(self._view):
-            raise ValueError(f"{len(self._view)} bytes of data belong to nothing")
+            raise ValueError(f"{len(self._view)} bytes of data belong to no field")
 
 
 class Codec(NamedTuple):
-    """How a field looks in the header. Data are packed as their sizes, and collected aside."""
+    """Packs and unpacks a field. The header has the size of each data field; the data are collected aside."""
 
     pack: Callable[[Any, list[Data]], Any]
     unpack: Callable[[Any, Left], Any]
@@ -65,8 +65,7 @@ ACKS = _plain('1 or "all"', lambda value: value == "all" or (type(value) is int 
 
 
 def optional(codec: Codec) -> Codec:
-    """Return how a field looks that may be null."""
-
+    """Return the codec of a field that may be null."""
     return Codec(
         lambda value, data: None if value is None else codec.pack(value, data),
         lambda raw, left: None if raw is None else codec.unpack(raw, left),
@@ -74,7 +73,7 @@ def optional(codec: Codec) -> Codec:
 
 
 def several(codec: Codec) -> Codec:
-    """Return how a tuple of any length looks."""
+    """Return the codec of a tuple of any length."""
     pack, unpack = codec
 
     def unpack_all(raw: Any, left: Left) -> Any:
@@ -84,14 +83,13 @@ def several(codec: Codec) -> Codec:
 
 
 def mapping(key: Codec, value: Codec) -> Codec:
-    """Return how a dictionary looks: a list of pairs, for keys of JSON are texts."""
-    pair = fixed(key, value)
-    pairs = several(pair)
+    """Return the codec of a dictionary: a list of pairs, because JSON keys are texts."""
+    pairs = several(fixed(key, value))
 
     def unpack(raw: Any, left: Left) -> Any:
         found = dict(pairs.unpack(raw, left))
         if len(found) < len(raw):
-            raise ValueError("a key comes twice")
+            raise ValueError("a key occurs twice")
         return found
 
     return Codec(lambda value, data: pairs.pack(value.items(), data), unpack)
@@ -102,7 +100,7 @@ def fixed(*codecs: Codec, make: Callable[[Iterable[Any]], Any] = tuple) -> Codec
 
     def unpack(raw: Any, left: Left) -> Any:
         if len(_listed(raw)) != len(codecs):
-            raise ValueError(f"{len(codecs)} items are wanted, {len(raw)} are there")
+            raise ValueError(f"{len(raw)} items instead of {len(codecs)}")
         return make([codec.unpack(one, left) for codec, one in zip(codecs, raw, strict=True)])
 
     return Codec(
@@ -128,12 +126,19 @@ def _pack_data(value: Data, data: list[Data]) -> int:
 
 
 DATA = Codec(_pack_data, lambda raw, left: Bytes(left.take(COUNT.unpack(raw, left))))
-NESTED = Codec(lambda value, data: value, _unpack_nested)  # what an error tells: JSON has lists for tuples
+NESTED = several(Codec(lambda value, data: value, _unpack_nested))  # fields of errors, with tuples in them
 NAME = fixed(TEXT, COUNT, make=TopicPartition._make)
+TYPES: dict[Any, Codec] = {
+    int: INT, str: TEXT, bool: FLAG, Any: SCALAR, TopicPartition: NAME, Data: DATA, Acks: ACKS
+}  # fmt: skip
 
 
-def fields(make: type, **codecs: Codec) -> Codec:
-    """Return how an object looks: every field by its name, none missing, no other."""
+def fields(make: type, **limited: Codec) -> Codec:
+    """Return the codec of an object: exactly its fields, by name.
+
+    The types of the fields decide their codecs, except for those in `limited`.
+    """
+    codecs = {name: limited.get(name) or _typed(hint) for name, hint in get_type_hints(make).items()}
     packers = [(name, codec.pack) for name, codec in codecs.items()]
     unpackers = [(name, codec.unpack) for name, codec in codecs.items()]
 
@@ -147,44 +152,38 @@ def fields(make: type, **codecs: Codec) -> Codec:
     )
 
 
-def listed(make: type, **codecs: Codec) -> Codec:
-    """Return how an object looks of which there are many: a list of its fields, without their names."""
-    names, row = tuple(codecs), fixed(*codecs.values())
+def listed(make: type) -> Codec:
+    """Return the compact codec of an object of which there are many: a list of its fields, without names."""
+    hints = get_type_hints(make)
+    names, row = tuple(hints), fixed(*map(_typed, hints.values()))
     return Codec(
         lambda value, data: row.pack([getattr(value, name) for name in names], data),
         lambda raw, left: make(*row.unpack(raw, left)),
     )
 
 
-_TYPES: dict[Any, Codec] = {int: INT, str: TEXT, bool: FLAG, Any: SCALAR, TopicPartition: NAME}
-
-
-def derived(make: type) -> Codec:
-    """Return how an object looks whose fields have no other limits than their types."""
-    return fields(make, **{name: _typed(hint) for name, hint in get_type_hints(make).items()})
-
-
 def _typed(hint: Any) -> Codec:
-    if hint in _TYPES:
-        return _TYPES[hint]
+    if hint in TYPES:
+        return TYPES[hint]
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is tuple:  # tuple[X, ...]
         return several(_typed(arguments[0]))
-    if origin is Mapping:
+    if origin in (Mapping, dict):
         return mapping(*map(_typed, arguments))
-    if origin is UnionType:  # X | None
+    if origin is UnionType:
+        assert arguments[1:] == (NoneType,), f"{hint} is not X | None"
         return optional(_typed(arguments[0]))
-    return derived(hint)
+    return fields(hint)
 
 
 def named(*kinds: type) -> Codec:
-    """Return how an object of one of these kinds looks: a list of its kind's name and itself."""
-    codecs = {kind.__name__: derived(kind) for kind in kinds}
+    """Return the codec of an object of one of these classes: a list of the class's name and the object."""
+    codecs = {kind.__name__: fields(kind) for kind in kinds}
 
     def unpack(raw: Any, left: Left) -> Any:
         name, value = _listed(raw) if len(_listed(raw)) == 2 else (None, None)
         if type(name) is not str or name not in codecs:
-            raise ValueError(f"{raw!r:.80} is none of {', '.join(codecs)}")
+            raise ValueError(f"{raw!r:.80} is not one of {', '.join(codecs)}")
         return codecs[name].unpack(value, left)
 
     return Codec(

@@ -1,14 +1,13 @@
-"""The first bytes of a connection: both sides speak this protocol, and prove that they know a secret.
+"""The handshake at the start of a connection: both sides prove that they know a secret.
 
     server -> client   hello: magic, version, whether it asks for a secret, a nonce
     client -> server   reply: magic, version, whether it has a secret, a nonce, its proof
     server -> client   verdict: magic, version, welcome or not, its proof
 
-A proof is an HMAC-SHA256, with the secret as its key, of the side's name and both nonces. So the secret
-itself is never sent, a proof is worth nothing on another connection, and neither side can hand the other's
-back. A server may have two secrets, that of nodes and that of clients: the one that the other side proves to
-know decides its role. The handshake says who is there when the connection begins; it does not hide or seal
-what follows: TLS does.
+A proof is an HMAC-SHA256, keyed with the secret, of the side's name and both nonces. The secret itself is
+never sent, a proof is useless on another connection, and neither side can return the other's proof. A server
+may have one secret for nodes and one for clients: the secret that the client proves decides its role. The
+handshake authenticates the start of a connection; it neither encrypts nor protects what follows. TLS does.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ _NO_PROOF = bytes(32)
 
 
 class NoRoomError(ConnectionFailedError):
-    """A connection that we refuse, as there are too many."""
+    """A connection that we refuse because there are too many."""
 
 
 class Stream(Protocol):
-    """What a handshake asks of a connection."""
+    """What a handshake needs from a connection."""
 
     def send(self, *pieces: bytes) -> None:
-        """Send all of it."""
+        """Send all pieces."""
 
     def receive(self, size: int) -> bytes:
         """Return the next `size` bytes; EOFError if there are fewer."""
 
 
 def proof(secret: bytes, side: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
-    """Return what a side shows of the secret on the connection of these nonces."""
+    """Return a side's proof that it knows the secret, for the connection with these nonces."""
     return hmac.new(secret, b"commitlog " + side + server_nonce + client_nonce, hashlib.sha256).digest()
 
 
@@ -59,10 +58,10 @@ def greet_client(
     address: str,
     admit: Callable[[Role], str | None],
 ) -> None:
-    """Do the server's part; raises unless the client is welcome.
+    """Perform the server's part of the handshake; raises unless the client is welcome.
 
-    `admit` is given the role whose secret the client knows (without secrets everybody is a node), and returns
-    why there is no room for it, None if there is.
+    `admit` gets the role whose secret the client knows (without secrets, everybody is a node), and returns
+    the reason if there is no room for it.
     """
     asks = SECRET if secrets else OPEN
     stream.send(_HELLO.pack(_MAGIC, VERSION, asks, nonce))
@@ -84,7 +83,7 @@ def greet_client(
 
 
 def greet_server(stream: Stream, secret: bytes | None, nonce: bytes, address: str) -> None:
-    """Do the client's part; raises unless the server is the right one and lets it in."""
+    """Perform the client's part of the handshake; raises unless the server is authentic and admits us."""
     magic, version, asks, server_nonce = _HELLO.unpack(stream.receive(_HELLO.size))
     _check(magic, version, address)
     if asks != (OPEN if secret is None else SECRET):
@@ -95,7 +94,7 @@ def greet_server(stream: Stream, secret: bytes | None, nonce: bytes, address: st
     magic, version, verdict, its = _VERDICT.unpack(stream.receive(_VERDICT.size))
     _check(magic, version, address)
     if verdict == FULL:
-        raise ConnectionFailedError(address, "it takes no more connections")
+        raise ConnectionFailedError(address, "it accepts no more connections")
     if verdict != WELCOME:
         raise AuthenticationError(address, "the server has another shared secret")
     expected = _NO_PROOF if secret is None else proof(secret, b"server", server_nonce, nonce)
@@ -105,6 +104,6 @@ def greet_server(stream: Stream, secret: bytes | None, nonce: bytes, address: st
 
 def _check(magic: bytes, version: int, address: str) -> None:
     if magic != _MAGIC:
-        raise ProtocolError(address, f"it begins with {magic!r}: that is not this protocol")
+        raise ProtocolError(address, f"it does not speak this protocol: its first bytes are {magic!r}")
     if version != VERSION:
-        raise ProtocolError(address, f"version {version} of the protocol; this is version {VERSION}")
+        raise ProtocolError(address, f"it speaks version {version} of the protocol, not {VERSION}")

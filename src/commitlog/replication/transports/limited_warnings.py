@@ -1,4 +1,4 @@
-"""LimitedWarnings: warnings about what strangers do, at most one a second, whatever they do."""
+"""LimitedWarnings: logs warnings about strangers, at most one a second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECONDS = 1.0
 
 
 class LimitedWarnings:
-    """Logs the first warning at once, and then one a second: the last one, and how many there were."""
+    """Logs the first warning at once, then at most one a second: the last one, and how many were skipped."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -21,7 +21,7 @@ class LimitedWarnings:
         self._last = ""
 
     def warn(self, text: str) -> None:
-        """Log a warning, or count it."""
+        """Log a warning, or count it as skipped."""
         with self._lock:
             if self._clock() < self._quiet_until:
                 self._left_out += 1
@@ -31,7 +31,7 @@ class LimitedWarnings:
         _logger.warning("%s", line)
 
     def catch_up(self) -> None:
-        """Log what was left out, once its second is over."""
+        """Log the skipped warnings, once the second is over."""
         with self._lock:
             if not self._left_out or self._clock() < self._quiet_until:
                 return

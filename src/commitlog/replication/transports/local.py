@@ -1,7 +1,7 @@
-"""LocalNetwork: nodes that talk within one process, on a virtual clock, with faults at will.
+"""LocalNetwork: connects nodes within one process, on a virtual clock, with injected faults.
 
 Everything happens in the thread that drives the network, in an order that the seed decides: the same seed and
-the same calls give the same run. Nothing waits for real: an hour passes as fast as what happens in it.
+the same calls give the same run. Nothing waits in real time: an hour takes as long as its events.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _logger = logging.getLogger("commitlog.replication")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How a network treats what is sent. A message takes a time in `delay_ms`, both ends included.
+    """The faults of a network. A message takes between delay_ms[0] and delay_ms[1], inclusive.
 
-    `loss` is the share of messages that get lost, `duplication` that of requests that come twice. With
-    `reordering`, a message may overtake another on the same way.
+    `loss` is the fraction of messages that get lost, `duplication` that of requests that arrive twice. With
+    `reordering`, a message may overtake another one between the same two nodes.
     """
 
     delay_ms: tuple[int, int] = (1, 1)
@@ -55,11 +55,11 @@ class LocalNetwork:
         return self._now_ms
 
     def run_for(self, ms: int) -> None:
-        """Let so much time pass, and all happen that is due in it."""
+        """Let this much time pass, handling all events that are due."""
         self.run_until(lambda: False, ms)
 
     def run_until(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
-        """Let time pass until a condition holds; False if it does not in time."""
+        """Let time pass until a condition holds; False after timeout_ms."""
         deadline_ms = self._now_ms + timeout_ms
         while not condition():
             if not self._events or self._events[0][0] > deadline_ms:
@@ -69,13 +69,13 @@ class LocalNetwork:
         return True
 
     def call_later(self, delay_ms: int, call: Callable[[], None]) -> None:
-        """Call this after so much time, whatever is paused or closed."""
+        """Make a call after this much time, whatever is paused or closed."""
         self._at(delay_ms, None, call)
 
     # --- nodes and faults ---------------------------------------------------------------------------
 
     def transport(self, name: str, *, skew_ms: int = 0, drift: float = 1.0) -> LocalTransport:
-        """Return the transport of a node; its address is its name. Who had the name before is cut off.
+        """Return a transport for a node, whose address is its name. An earlier node of that name crashes.
 
         Its clock is `skew_ms` ahead, and runs `drift` times as fast as the network's.
         """
@@ -84,39 +84,39 @@ class LocalNetwork:
         return self._nodes[name]
 
     def crash(self, name: str) -> None:
-        """End a node without a word: nothing of it is called any more."""
+        """Crash a node: none of its handlers and timers is called again."""
         transport = self._nodes.pop(name, None)
         if transport is not None:
             transport.closed = True
         self._paused.pop(name, None)
 
     def pause(self, name: str) -> None:
-        """Stop a node in its tracks. What reaches it waits until it goes on; for others, time passes."""
+        """Pause a node. Its messages and timers wait until it resumes, while time passes for the others."""
         self._paused.setdefault(name, [])
 
     def resume(self, name: str) -> None:
-        """Let a paused node go on."""
+        """Resume a paused node."""
         for transport, call in self._paused.pop(name, []):
             self._at(0, transport, call)
 
     def partition(self, one: str, other: str, *, one_way: bool = False) -> None:
-        """Let nothing through from `one` to `other`, and unless one_way, nothing back."""
+        """Cut the link from `one` to `other`, and unless one_way, the link back."""
         self._cut.add((one, other))
         if not one_way:
             self._cut.add((other, one))
 
     def heal(self) -> None:
-        """Let everything through again, and all go on that is paused."""
+        """Restore all links, and resume all paused nodes."""
         self._cut.clear()
         for name in list(self._paused):
             self.resume(name)
 
     def alive(self, name: str) -> bool:
-        """Tell whether there is a node of that name that has not crashed."""
+        """Return whether there is a node of this name that has not crashed."""
         return name in self._nodes
 
     def reaches(self, one: str, other: str) -> bool:
-        """Tell whether what `one` sends now comes to `other`: no cut is between, and neither is paused."""
+        """Return whether messages from `one` reach `other` now: the link is up, and neither is paused."""
         return (one, other) not in self._cut and one not in self._paused and other not in self._paused
 
     def delay_ms(self) -> int:
@@ -132,17 +132,15 @@ class LocalNetwork:
     def _step(self) -> None:
         time_ms, _, transport, call = heapq.heappop(self._events)
         self._now_ms = max(self._now_ms, time_ms)
-        if transport is None:
-            call()
-        elif transport.closed:
-            pass
-        elif transport.name in self._paused:
+        if transport is not None and transport.closed:
+            return
+        if transport is not None and transport.name in self._paused:
             self._paused[transport.name].append((transport, call))
         else:
             call()
 
     def _carry(self, sender: str, receiver: str, deliver: Callable[[LocalTransport], None]) -> None:
-        """Bring something to a node, or lose it. Who has the address when it arrives gets it."""
+        """Deliver something to the node that has the address when it arrives, or lose it."""
         if (sender, receiver) in self._cut:
             return
         if self.faults.loss and self.random.random() < self.faults.loss:
@@ -173,12 +171,12 @@ class LocalTransport:
         self._numbers = count()
 
     def serve(self, handle: Handler) -> str:
-        """Take requests from now on; the address is the node's name."""
+        """Start to accept requests; the address is the node's name."""
         self._handle = handle
         return self.name
 
     def request(self, address: str, message: Message, answered: Answered, timeout_ms: int) -> None:
-        """Send a request; it may get lost on the way, or its answer on the way back."""
+        """Send a request; it, or its answer, may get lost."""
         number = next(self._numbers)
         self._under_way[number] = answered
         self._network._at(self._network_ms(timeout_ms), self, lambda: self._answered(number, None))
@@ -192,30 +190,30 @@ class LocalTransport:
         return self._skew_ms + int(self._network.now_ms() * self._drift)
 
     def call_every(self, interval_ms: int, call: Callable[[], None]) -> None:
-        """Call this now and then."""
+        """Call `call` repeatedly; errors that it raises are logged."""
 
         def once() -> None:
             try:
                 call()
             except Exception:
-                _logger.exception("what is called every %d ms failed", interval_ms)
+                _logger.exception("a call made every %d ms failed", interval_ms)
             self._network._at(self._network_ms(interval_ms), self, once)
 
         self._network._at(self._network_ms(interval_ms), self, once)
 
     def wait(self, event: Event, timeout_ms: int) -> bool:
-        """Drive the network until an event is set; False if it is not in time."""
+        """Drive the network until an event is set; False after timeout_ms."""
         return self.wait_for(event.is_set, timeout_ms)
 
     def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
-        """Drive the network until a condition holds; False if it does not in time."""
+        """Drive the network until a condition holds; False after timeout_ms."""
         return self._network.run_until(condition, self._network_ms(timeout_ms))
 
     def wake(self) -> None:
-        """Nothing to do: who waits looks after every event."""
+        """Do nothing: waiters check their conditions after every event."""
 
     def close(self) -> None:
-        """Stop serving; what is under way is answered with None."""
+        """Stop serving, and answer pending requests with None."""
         under_way, self._under_way = self._under_way, {}
         if not self.closed:
             self._network.crash(self.name)

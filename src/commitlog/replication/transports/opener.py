@@ -1,4 +1,4 @@
-"""Opening: from an address, or a socket that was accepted, to a stream on which frames may be sent."""
+"""Opener: turns an address, or an accepted socket, into a stream on which frames may be sent."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from commitlog.errors import AuthenticationError, CommitLogError, ConfigError, ConnectionFailedError
 from commitlog.replication.transports import handshake
 from commitlog.replication.transports.connection import Connection
 from commitlog.replication.transports.rights import Peer, Role
-from commitlog.replication.transports.streams import PlainStream, Stream, TlsStream, prepare, shut_down
+from commitlog.replication.transports.streams import Stream, TlsStream, prepare, shut_down
 from commitlog.replication.transports.timer import Timer
-from commitlog.replication.transports.tls import TlsConfig, wrapped
+from commitlog.replication.transports.tls import TlsConfig
 
 if TYPE_CHECKING:
     import ssl
 
 
 class Opener:
-    """Opens connections, with TLS and secrets as they are asked for, within a deadline.
+    """Opens connections within a deadline, with TLS and secrets if they are configured.
 
-    `secrets` are those that a peer may prove to know, by the role it has then. The first one is this side's
-    own, which it proves to know where it connects.
+    `secrets` are those that a peer may prove to know, by the role that each confers. The first one is this
+    side's own, which it proves when it connects.
     """
 
     def __init__(
@@ -45,11 +46,11 @@ class Opener:
 
     @property
     def is_trusting(self) -> bool:
-        """Whether anybody is let in."""
+        """Whether everybody is admitted."""
         return not self._secrets and self._tls is None
 
     def connect(self, connection: Connection) -> Stream:
-        """Open a connection to the address it is named by."""
+        """Open a connection to the address that is its name."""
         host, port = split_address(connection.name)
 
         def greet(stream: Stream, peer: Peer) -> None:
@@ -65,19 +66,16 @@ class Opener:
     def accept(
         self, connection: Connection, raw: socket.socket, admit: Callable[[Connection, Peer], str | None]
     ) -> Stream:
-        """Open a connection that somebody made to us.
+        """Open a connection that another side made to us.
 
-        `admit` is given who the other side has shown to be; it returns why there is no room for it.
+        `admit` gets the peer that the other side proved to be, and returns the reason if there is no room.
         """
 
         def greet(stream: Stream, peer: Peer) -> None:
-            handshake.greet_client(
-                stream,
-                self._secrets,
-                _nonce(),
-                connection.name,
-                lambda role: admit(connection, replace(peer, role=min(role, peer.role))),
-            )
+            def admit_as(role: Role) -> str | None:
+                return admit(connection, replace(peer, role=min(role, peer.role)))
+
+            handshake.greet_client(stream, self._secrets, _nonce(), connection.name, admit_as)
 
         with self._opening(connection):
             return self._opened(connection, raw, self._server_tls, None, greet)
@@ -96,7 +94,7 @@ class Opener:
             entry.cancel()
 
     def forked(self) -> None:
-        """In a forked child: let go of the parent's connections, without ending them."""
+        """Close the parent's sockets in a forked child, without ending the connections."""
         for sock in list(self._sockets):
             sock.close()
 
@@ -104,7 +102,7 @@ class Opener:
         problem: OSError | None = None
         for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             sock = self._noted(socket.socket(family, kind, protocol))
-            connection.may_be_shut_down_with(_shutting_down(sock))
+            connection.may_be_shut_down_with(partial(shut_down, sock))
             try:
                 sock.connect(place)
             except OSError as error:
@@ -122,22 +120,22 @@ class Opener:
         host: str | None,
         greet: Callable[[Stream, Peer], None],
     ) -> Stream:
-        """Make a stream of a socket; `host` is that of the server, None on its own side.
+        """Return the stream of a socket; `host` is the server's, None on the server's own side.
 
-        `greet` makes the handshake; it gets who TLS says that the other side is.
+        `greet` performs the handshake; it gets the peer that TLS has identified.
         """
         sock = self._noted(raw)
         peer = Peer(Role.NODE)
         try:
             prepare(raw)
-            stream: Stream = PlainStream(raw)
-            connection.may_be_shut_down_with(_shutting_down(raw))
+            stream = Stream(raw)
+            connection.may_be_shut_down_with(partial(shut_down, raw))
             if tls is not None:
-                secured = wrapped(raw, tls, server_side=host is None, host=host)
+                secured = tls.wrap_socket(raw, host is None, False, server_hostname=host)  # no handshake yet
                 sock = self._noted(secured)
-                connection.may_be_shut_down_with(_shutting_down(sock))
-                stream = TlsStream(secured)
-                stream.greet()
+                connection.may_be_shut_down_with(partial(shut_down, sock))
+                stream = encrypted = TlsStream(secured)
+                encrypted.greet()
                 assert self._tls is not None
                 peer = self._tls.peer(secured)
             greet(stream, peer)
@@ -158,19 +156,15 @@ class Opener:
 
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
                 return AuthenticationError(address, f"TLS: {error.reason or error}")
-        return ConnectionFailedError(address, str(error) or "it ended the connection")
+        return ConnectionFailedError(address, str(error) or "it closed the connection")
 
 
 def _nonce() -> bytes:
     return secrets.token_bytes(handshake.NONCE_BYTES)
 
 
-def _shutting_down(sock: socket.socket) -> Callable[[], None]:
-    return lambda: shut_down(sock)
-
-
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of "host:port" or "[host]:port"."""
+    """Return the host and the port of "host:port" or "[host]:port"."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ConfigError("address", address, "must be host:port")
@@ -178,10 +172,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def joined_address(host: str, port: int) -> str:
-    """Return "host:port"; an IPv6 address stands in brackets."""
+    """Return "host:port", with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
+    """Return whether only this machine can reach an address."""
     return ipaddress.ip_address(host).is_loopback

@@ -1,7 +1,7 @@
-"""Rights: what a connection may ask for, by the credentials that its other side has shown.
+"""Rights: which requests a peer may make, according to the credentials it has shown.
 
-One table has every request and, of a Submit, every command; TcpTransport looks at it for each request
-that arrives, before the handler does.
+One table lists every request and, for Submit, every command; TcpTransport checks each request against it
+before the handler sees it.
 """
 
 from __future__ import annotations
@@ -12,23 +12,11 @@ from enum import IntEnum
 from typing import Any
 
 from commitlog.errors import AuthorizationError, ProtocolError
-from commitlog.replication.commands import (
-    AddPartitions,
-    AlterTopic,
-    ChangeIsr,
-    CreateTopic,
-    DeleteTopic,
-    ElectPreferred,
-    LeaveNode,
-    Reassign,
-    RemoveNode,
-)
-from commitlog.replication.control_messages import Heartbeat, Join
-from commitlog.replication.messages import Append, Describe, Fetch, FindOffset, Message, Read, Submit
+from commitlog.replication import commands, messages
 
 
 class Role(IntEnum):
-    """Who the other side of a connection is. Each role may do what those before it may."""
+    """The role of a peer. Each role includes the rights of those before it."""
 
     CLIENT = 1
     ADMINISTRATOR = 2  # a client of a node with clients_may_administer
@@ -40,50 +28,50 @@ _NAMED = {Role.CLIENT: "a client", Role.ADMINISTRATOR: "an administrator", Role.
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other side of a connection; of a node the ids that it may use, None if it may use any."""
+    """The other side of a connection, and the node ids that it may use (None for any)."""
 
     role: Role
     node_ids: frozenset[int] | None = None
 
 
 REQUIRED: dict[type, Role] = {  # requests, and the commands that a Submit may carry
-    Describe: Role.CLIENT,
-    Append: Role.CLIENT,
-    Read: Role.CLIENT,
-    FindOffset: Role.CLIENT,
-    CreateTopic: Role.ADMINISTRATOR,
-    DeleteTopic: Role.ADMINISTRATOR,
-    AlterTopic: Role.ADMINISTRATOR,
-    AddPartitions: Role.ADMINISTRATOR,
-    Reassign: Role.ADMINISTRATOR,
-    ElectPreferred: Role.ADMINISTRATOR,
-    Fetch: Role.NODE,
-    Join: Role.NODE,
-    Heartbeat: Role.NODE,
-    ChangeIsr: Role.NODE,
-    LeaveNode: Role.NODE,
-    RemoveNode: Role.NODE,
+    messages.Describe: Role.CLIENT,
+    messages.Append: Role.CLIENT,
+    messages.Read: Role.CLIENT,
+    messages.FindOffset: Role.CLIENT,
+    commands.CreateTopic: Role.ADMINISTRATOR,
+    commands.DeleteTopic: Role.ADMINISTRATOR,
+    commands.AlterTopic: Role.ADMINISTRATOR,
+    commands.AddPartitions: Role.ADMINISTRATOR,
+    commands.Reassign: Role.ADMINISTRATOR,
+    commands.ElectPreferred: Role.ADMINISTRATOR,
+    messages.Fetch: Role.NODE,
+    messages.Join: Role.NODE,
+    messages.Heartbeat: Role.NODE,
+    commands.ChangeIsr: Role.NODE,
+    commands.LeaveNode: Role.NODE,
+    commands.RemoveNode: Role.NODE,
 }
 
 
-# as which node a request is made; a Heartbeat of incarnation 0 is nobody's, and asks for the state only
+# the node id that a request claims; a Heartbeat with incarnation 0 claims none, and only asks for the state
 _CLAIMED: dict[type, Callable[[Any], int | None]] = {
-    Fetch: lambda fetch: fetch.node_id,
-    Join: lambda join: join.node.node_id,
-    Heartbeat: lambda beat: beat.node_id if beat.incarnation else None,
-    ChangeIsr: lambda change: change.leader,
-    LeaveNode: lambda leave: leave.node_id,
-    RemoveNode: lambda remove: remove.node_id,
+    messages.Fetch: lambda fetch: fetch.node_id,
+    messages.Join: lambda join: join.node.node_id,
+    messages.Heartbeat: lambda beat: beat.node_id if beat.incarnation else None,
+    commands.ChangeIsr: lambda change: change.leader,
+    commands.LeaveNode: lambda leave: leave.node_id,
+    commands.RemoveNode: lambda remove: remove.node_id,
 }
 
 
-def check_right(message: Message, peer: Peer, address: str) -> None:
-    """Raise AuthorizationError if a peer may not ask for this; ProtocolError if nobody asks for it."""
-    asked = message.command if isinstance(message, Submit) else message
+def check_right(message: messages.Message, peer: Peer, address: str) -> None:
+    """Raise AuthorizationError if a peer may not make this request, ProtocolError if it is not a request."""
+    asked = message.command if isinstance(message, messages.Submit) else message
     kind = type(asked)
     required = REQUIRED.get(kind)
     if required is None:
-        raise ProtocolError(address, f"a {kind.__name__} is no request")
+        raise ProtocolError(address, f"a {kind.__name__} is not a request")
     if peer.role < required:
         raise AuthorizationError(kind.__name__, _NAMED[peer.role], _NAMED[required])
     if peer.node_ids is not None and kind in _CLAIMED:

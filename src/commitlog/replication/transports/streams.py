@@ -1,6 +1,6 @@
-"""Streams: the bytes of one connection, plain or within TLS.
+"""Streams: the bytes of one connection, plain or with TLS.
 
-One thread receives while another one sends, and a third may shut the connection down: both come back then.
+One thread receives while another one sends; a third may shut the connection down, which unblocks both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commitlog.replication.messages import Data
 if TYPE_CHECKING:
     import ssl
 
-_STEP_BYTES = 1 << 20  # received or sent at once, so that one sees that it goes on
+_STEP_BYTES = 1 << 20  # received or sent at once, so that progress is noticed
 _COPY_BYTES = 1 << 18
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 @runtime_checkable
 class InFile(Protocol):
-    """Data that still lie in a file."""
+    """Data that are still in a file."""
 
     file: files.Descriptor
     position: int
@@ -38,7 +38,7 @@ class InFile(Protocol):
 
 
 def prepare(sock: socket.socket) -> None:
-    """Send small messages at once, and notice a peer that is gone without a word."""
+    """Set the options of a socket: send small messages at once, and detect a peer that has vanished."""
     sock.settimeout(None)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -53,19 +53,19 @@ def shut_down(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not SSLSocket's, which drops TLS under its readers
 
 
-class PlainStream:
-    """A connection without TLS. Files are sent by the kernel, without a copy here."""
+class Stream:
+    """A connection without TLS. The kernel sends files without copying them."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.moved_at = time.monotonic()  # when bytes were last sent
         self._sock = sock
 
     def receive_into(self, view: memoryview) -> int:
-        """Receive what is there, at least a byte; 0 at the end."""
+        """Receive the available bytes, at least one; 0 at the end."""
         return self._sock.recv_into(view)
 
     def receive_all(self, view: memoryview) -> None:
-        """Fill a buffer; EOFError if the connection ends before."""
+        """Fill a buffer; EOFError if the connection ends first."""
         have = 0
         while have < len(view):
             step = view[have : have + _STEP_BYTES]
@@ -81,14 +81,14 @@ class PlainStream:
         return bytes(found)
 
     def try_send(self, piece: bytes) -> int:
-        """Send what goes without waiting; returns how much that was."""
+        """Send without waiting; return the number of bytes sent."""
         try:
             return self._sock.send(piece, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
 
     def send(self, *pieces: Buffer, more: bool = False) -> None:
-        """Send all of it; `more` says that something follows at once."""
+        """Send all pieces; `more` says that others follow at once."""
         flags = socket.MSG_MORE if more else 0
         left = [memoryview(piece) for piece in pieces]
         while left:
@@ -100,44 +100,46 @@ class PlainStream:
                 left[0] = left[0][sent:]
 
     def send_data(self, data: Data) -> None:
-        """Send data; straight from the file if they lie in one."""
+        """Send data; straight from the file if they are in one."""
         if not isinstance(data, InFile):
             self.send(data.read())
             return
         position, end = data.position, data.position + data.size
         while position < end:
-            count = os.sendfile(self._sock.fileno(), data.file.fd, position, min(end - position, _STEP_BYTES))
+            count = self._send_file(data.file.fd, position, end - position)
             if count == 0:
                 raise EOFError(f"the file ends before byte {end}")
             position += count
-            self.moved_at = time.monotonic()
 
-    def shut_down(self) -> None:
-        """End the connection: threads that receive or send on it return."""
-        shut_down(self._sock)
+    def _send_file(self, descriptor: int, position: int, size: int) -> int:
+        count = os.sendfile(self._sock.fileno(), descriptor, position, min(size, _STEP_BYTES))
+        self.moved_at = time.monotonic()
+        return count
 
     def close(self) -> None:
-        """Let it go, once nobody uses it any more."""
+        """Close the socket, once no thread uses it."""
         self._sock.close()
 
 
-class TlsStream:
-    """A connection within TLS.
+class TlsStream(Stream):
+    """A connection with TLS.
 
-    OpenSSL allows one thread at a time, so its calls are made under a lock and never wait: a thread that has
-    to wait does so outside.
+    OpenSSL allows one thread at a time, so its calls are made under a lock and never block: a thread that has
+    to wait does so without the lock.
     """
+
+    _sock: ssl.SSLSocket
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         import ssl
 
-        self.moved_at = time.monotonic()
-        self._sock = sock
+        super().__init__(sock)
         self._lock = threading.Lock()
         self._wants_read, self._wants_write = ssl.SSLWantReadError, ssl.SSLWantWriteError
+        sock.setblocking(False)
 
     def greet(self) -> None:
-        """Make the TLS handshake."""
+        """Perform the TLS handshake."""
         self._until_done(self._sock.do_handshake)
 
     def _until_done(self, call: Callable[[], Result]) -> Result:
@@ -156,11 +158,11 @@ class TlsStream:
         poll.poll()
 
     def receive_into(self, view: memoryview) -> int:
-        """Receive what is there, at least a byte; 0 at the end."""
+        """Receive the available bytes, at least one; 0 at the end."""
         return self._until_done(lambda: self._sock.recv_into(view))
 
     def receive_all(self, view: memoryview) -> None:
-        """Fill a buffer; EOFError if the connection ends before."""
+        """Fill a buffer; EOFError if the connection ends first."""
         have = 0
         while have < len(view):
             count = self._until_done(lambda: self._receive_some(view[have:]))  # noqa: B023 - called at once
@@ -169,7 +171,7 @@ class TlsStream:
             have += count
 
     def _receive_some(self, view: memoryview) -> int:
-        """Receive what is there, with the lock held: TLS hands out 16 KiB at a time."""
+        """Receive all available bytes, with the lock held: TLS returns 16 KiB at a time."""
         have = count = self._sock.recv_into(view)
         while 0 < have < len(view) and count:
             try:
@@ -179,16 +181,10 @@ class TlsStream:
             have += count
         return have
 
-    def receive(self, size: int) -> bytes:
-        """Return the next `size` bytes; EOFError if there are fewer."""
-        found = bytearray(size)
-        self.receive_all(memoryview(found))
-        return bytes(found)
-
     def try_send(self, piece: bytes) -> int:
-        """Send what goes without waiting; returns how much that was. The rest must be sent next.
+        """Send without waiting; return the number of bytes sent. The rest must be sent next.
 
-        OpenSSL may have encrypted the beginning of it already.
+        OpenSSL may have encrypted its beginning already.
         """
         with self._lock:
             try:
@@ -197,39 +193,20 @@ class TlsStream:
                 return 0
 
     def send(self, *pieces: Buffer, more: bool = False) -> None:
-        """Send all of it."""
+        """Send all pieces."""
         small = sum(map(len, pieces)) <= _COPY_BYTES
         for piece in [b"".join(pieces)] if small else pieces:
             whole = memoryview(piece)
             for start in range(0, len(whole), _COPY_BYTES):
                 self._send_all(whole[start : start + _COPY_BYTES])
-                # not before: who reads a little now and then makes no progress
+                # only here: a peer that reads a little now and then makes no progress
                 self.moved_at = time.monotonic()
 
     def _send_all(self, view: memoryview) -> None:
         while view:
             view = view[self._until_done(lambda: self._sock.send(view)) :]  # noqa: B023 - called at once
 
-    def send_data(self, data: Data) -> None:
-        """Send data; what lies in a file is read piece by piece: only this process can encrypt it."""
-        if not isinstance(data, InFile):
-            self.send(data.read())
-            return
-        position, end = data.position, data.position + data.size
-        while position < end:
-            piece = os.pread(data.file.fd, min(end - position, _COPY_BYTES), position)
-            if not piece:
-                raise EOFError(f"the file ends before byte {end}")
-            self.send(piece)
-            position += len(piece)
-
-    def shut_down(self) -> None:
-        """End the connection: threads that receive or send on it return."""
-        shut_down(self._sock)
-
-    def close(self) -> None:
-        """Let it go, once nobody uses it any more."""
-        self._sock.close()
-
-
-Stream = PlainStream | TlsStream
+    def _send_file(self, descriptor: int, position: int, size: int) -> int:
+        piece = os.pread(descriptor, min(size, _COPY_BYTES), position)  # only this process can encrypt it
+        self.send(piece)
+        return len(piece)

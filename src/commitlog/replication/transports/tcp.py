@@ -42,7 +42,7 @@ from commitlog.replication.transports.tls import TlsConfig
 _FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 10, 1000
 _CLOSE_SECONDS = 10.0
 _PUT_OUT_SECONDS = 1.0
-_MOST_UNDER_WAY = 4096  # requests of one connection: each is kept until it is answered
+_MOST_UNDER_WAY = 4096  # unanswered requests of one connection
 _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _logger = logging.getLogger("commitlog.replication")
 _transports: weakref.WeakSet[TcpTransport] = weakref.WeakSet()
@@ -50,22 +50,22 @@ _transports: weakref.WeakSet[TcpTransport] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class TcpCounts:
-    """What a transport has seen so far, and how many connections it has now."""
+    """Counts of a transport's connections so far, and how many there are now."""
 
     accepted: int  # after their handshake
-    refused: int  # one too many
-    dropped: int  # for what they sent, or did not
-    incoming: int
-    outgoing: int
+    refused: int  # because there were too many
+    dropped: int  # for what they sent, or failed to send
+    incoming: int  # now
+    outgoing: int  # now
 
 
+@dataclass(slots=True)
 class _Failures:
-    """How often in a row an address could not be reached, when it may be tried again, and why."""
+    """The consecutive failures to reach an address, when to try again, and the last error."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.not_before = 0.0
-        self.error: CommitLogError | None = None
+    count: int = 0
+    not_before: float = 0.0
+    error: CommitLogError | None = None
 
     def add(self, error: CommitLogError) -> None:
         pause_ms = min(_FIRST_BACKOFF_MS << min(self.count, 10), _LONGEST_BACKOFF_MS)
@@ -78,14 +78,14 @@ class TcpTransport:
     """A Transport over TCP: one connection to each address that is asked, and those that others open here.
 
     With `tls` both sides show certificates; with `secret` both prove that they know it. With neither,
-    everybody who reaches the port is let in, and only an address of this machine is served.
+    everybody who reaches the port is admitted, and only a loopback address can be served.
 
-    `secret` is that of the nodes, or a client's own. A node may have a `client_secret` as well: peers that
-    know only that one are clients. With TLS, TlsConfig.node_names tells nodes from clients. Clients append
-    and read; with clients_may_administer they also create, change and delete topics. All else is for nodes.
+    `secret` is the nodes' secret, or a client's own. A node may also have a `client_secret`: peers that know
+    only that one are clients. With TLS, TlsConfig.node_names distinguishes nodes from clients. Clients append
+    and read; with clients_may_administer they also create, change and delete topics. The rest is for nodes.
 
-    Threads: one for deadlines, one that accepts, two for each connection. Handlers are called by the thread
-    that receives, so requests of one connection wait for a handler that takes long.
+    Threads: one for deadlines, one that accepts, two for each connection. The receiving thread calls the
+    handlers, so a slow handler delays the other requests of its connection.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class TcpTransport:
         self._ids = itertools.count(1)
         self._outgoing: dict[str, Connection] = {}
         self._incoming: set[Connection] = set()
-        self._ending: set[Connection] = set()  # over, but for their threads
+        self._ending: set[Connection] = set()  # over, but their threads have not ended yet
         self._failures: dict[str, _Failures] = {}
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
@@ -137,31 +137,30 @@ class TcpTransport:
     # --- Transport
 
     def serve(self, handle: Handler) -> str:
-        """Take requests from now on; returns the address by which others reach this node.
+        """Start to accept requests, and return the address at which others reach this node.
 
-        ConfigError if others than this machine could reach it, and neither TLS nor a secret keeps them out.
+        ConfigError if other machines could reach it and neither TLS nor a secret keeps them out.
         """
         self._check_open()
         if self._listener is not None:
-            raise ConfigError("host", self._host, "it is served already")
+            raise ConfigError("host", self._host, "this transport serves already")
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listener = socket.create_server((self._host, self._port), family=family, backlog=512)
         if self._opener.is_trusting and not is_loopback(listener.getsockname()[0]):
             listener.close()
-            reason = "needs `secret` or `tls`: everybody who reaches this address could delete topics"
+            reason = "needs `secret` or `tls`, or everybody who reaches this address could delete topics"
             raise ConfigError("host", self._host, reason)
         self._handle, self._listener = handle, listener
-        port = self._listener.getsockname()[1]
-        self._acceptor = threading.Thread(
-            target=self._accept, args=(self._listener,), name=f"commitlog-accept-{port}", daemon=True
-        )
+        port = listener.getsockname()[1]
+        accept = partial(self._accept, listener)
+        self._acceptor = threading.Thread(target=accept, name=f"commitlog-accept-{port}", daemon=True)
         self._acceptor.start()
         return joined_address(self._advertised_host, port)
 
     def request(self, address: str, message: Message, answered: Answered, timeout_ms: int) -> None:
-        """Send a request; `answered` gets the answer, or None if there is none in time.
+        """Send a request; `answered` gets the answer, or None after timeout_ms.
 
-        FrameTooLargeError if it is above max_frame_bytes, ClosedError once the transport is closed.
+        FrameTooLargeError if it exceeds max_frame_bytes, ClosedError once the transport is closed.
         """
         request_id = next(self._ids)
         frame = wire.encode(message, wire.REQUEST, request_id, self._limits.max_frame_bytes)
@@ -172,31 +171,31 @@ class TcpTransport:
             try:
                 asked = connection.ask(request_id, frame, question)
             finally:
-                if is_new:  # not before: it may be over at once
+                if is_new:  # only now, because it may be over at once
                     connection.start()
             if not asked:
                 self._forget(connection)
         question.set_deadline(self._timer.after(timeout_ms, partial(connection.answer, request_id, None)))
 
     def now_ms(self) -> int:
-        """Return the time, in milliseconds from an arbitrary start."""
+        """Return a monotonic time in milliseconds, from an arbitrary start."""
         return time.monotonic_ns() // 1_000_000
 
     def call_every(self, interval_ms: int, call: Callable[[], None]) -> None:
-        """Call this now and then, until close(); deadlines wait while it runs."""
+        """Call `call` repeatedly until close(); deadlines wait while it runs."""
         self._check_open()
         self._timer.every(interval_ms, call)
 
     def wait(self, event: threading.Event, timeout_ms: int) -> bool:
-        """Wait until an event is set; False if it is not in time."""
+        """Wait until an event is set; False after timeout_ms."""
         return event.wait(timeout_ms / 1000)
 
     def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
-        """Wait until a condition holds; False if it does not in time, or when closed."""
+        """Wait until a condition holds; False after timeout_ms, or when closed."""
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
             wakes = self._wakes
-            if condition():  # with no lock held: it may take one that the caller of wake() holds
+            if condition():  # with no lock held: it may take a lock that the caller of wake() holds
                 return True
             with self._awake:
                 left = deadline - time.monotonic()
@@ -208,42 +207,42 @@ class TcpTransport:
         return self._wakes != wakes or self._refusal is not None
 
     def wake(self) -> None:
-        """Tell those who wait that their conditions may have come true."""
+        """Make every wait_for() check its condition again."""
         with self._awake:
             self._wakes += 1
             self._awake.notify_all()
 
     def close(self) -> None:
-        """Stop serving, answer what is under way with None, and end all threads. Closing twice is fine."""
+        """Stop serving, answer pending requests with None, and end all threads. Idempotent."""
         with self._lock:
             if self._refusal is not None:
                 return
             self._refusal = ClosedError("the transport")
             connections = [*self._outgoing.values(), *self._incoming, *self._ending]
         if self._listener is not None:
-            shut_down(self._listener)  # it wakes the thread that accepts, which closes it
+            shut_down(self._listener)  # wakes the accepting thread, which closes it
         for connection in connections:
             connection.end(ClosedError("the transport"))
         self.wake()
         deadline = time.monotonic() + _CLOSE_SECONDS
         for connection in connections:
             if not connection.join(max(deadline - time.monotonic(), 0)):
-                _logger.warning("%s: a handler does not return, its thread is left behind", connection.name)
+                _logger.warning("%s: a handler does not return; abandoning its thread", connection.name)
         if self._acceptor is not None and self._acceptor is not threading.current_thread():
             self._acceptor.join()
         self._timer.stop()
 
-    # --- what else there is to know
+    # --- observing
 
     @property
     def counts(self) -> TcpCounts:
-        """What has happened so far."""
+        """The counts of connections."""
         with self._lock:
             now = len(self._incoming), len(self._outgoing)
             return TcpCounts(self._accepted, self._refused, self._dropped, *now)
 
     def last_error(self, address: str) -> CommitLogError | None:
-        """Return why an address could not be reached the last time it was tried; None if it could."""
+        """Return why the last attempt to reach an address failed; None if it succeeded."""
         failures = self._failures.get(address)
         return failures.error if failures is not None else None
 
@@ -265,7 +264,7 @@ class TcpTransport:
     # --- connections to others
 
     def _connection_to(self, address: str) -> tuple[Connection, bool]:
-        """Return the connection to an address, and whether it is new and has to be started."""
+        """Return the connection to an address, and whether it is new and must be started."""
         with self._lock:
             self._check_open()
             found = self._outgoing.get(address)
@@ -283,15 +282,15 @@ class TcpTransport:
         try:
             stream = self._opener.connect(connection)
         except CommitLogError as error:
-            why = connection.error if isinstance(connection.error, CommitLogError) else error
-            self._failures.setdefault(connection.name, _Failures()).add(why)
+            cause = connection.error if isinstance(connection.error, CommitLogError) else error
+            self._failures.setdefault(connection.name, _Failures()).add(cause)
             raise
         self._failures.pop(connection.name, None)
         return stream
 
     def _take_answer(self, connection: Connection, head: wire.Head, message: Message) -> None:
         if head.role != wire.ANSWER:
-            raise ProtocolError(connection.name, "a request from the side that was connected to")
+            raise ProtocolError(connection.name, "it sent a request, but only the connecting side may")
         connection.answer(head.request_id, message)
 
     def _forget(self, connection: Connection) -> None:
@@ -316,9 +315,10 @@ class TcpTransport:
                     raw, place = listener.accept()
                 except OSError as error:
                     if self._refusal is None and error.errno in _NO_ROOM:
-                        self._complaints.warn(f"no connection can be accepted: {error}")
-                        stranger = self._oldest_stranger()
-                        self._put_out(stranger)  # which has a descriptor
+                        self._complaints.warn(f"cannot accept a connection: {error}")
+                        with self._lock:
+                            stranger = self._budgets.oldest_stranger()
+                        self._put_out(stranger)  # to free its descriptor
                         if stranger is None:
                             self.wait_for(lambda: False, timeout_ms=100)
                     continue
@@ -326,16 +326,11 @@ class TcpTransport:
                     self._accept_one(raw, *place[:2])
                 except RuntimeError as error:  # no more threads
                     raw.close()
-                    self._complaints.warn(f"no connection can be accepted: {error}")
+                    self._complaints.warn(f"cannot accept a connection: {error}")
 
     def _accept_one(self, raw: socket.socket, host: str, port: int) -> None:
-        connection = Connection(
-            joined_address(host, port),
-            self._limits,
-            partial(self._opener.accept, raw=raw, admit=self._admit),
-            self._take_request,
-            self._incoming_ended,
-        )
+        name, accept = joined_address(host, port), partial(self._opener.accept, raw=raw, admit=self._admit)
+        connection = Connection(name, self._limits, accept, self._take_request, self._incoming_ended)
         with self._lock:
             if self._refusal is not None:
                 raw.close()
@@ -345,12 +340,8 @@ class TcpTransport:
             too_many = self._budgets.meet(connection, host)
         self._put_out(too_many)
 
-    def _oldest_stranger(self) -> Connection | None:
-        with self._lock:
-            return self._budgets.oldest_stranger()
-
     def _put_out(self, connection: Connection | None) -> None:
-        """End a connection whose handshake is not done, and wait for that: threads must not pile up."""
+        """End a connection in its handshake, and wait for its threads, which must not pile up."""
         if connection is not None:
             with self._lock:
                 self._refused += 1
@@ -369,7 +360,7 @@ class TcpTransport:
 
     def _take_request(self, connection: Connection, head: wire.Head, message: Message) -> None:
         if head.role != wire.REQUEST or self._handle is None:
-            raise ProtocolError(connection.name, "an answer from the side that connected")
+            raise ProtocolError(connection.name, "it sent an answer, but the connecting side only asks")
         if connection.frames_received - connection.frames_sent > _MOST_UNDER_WAY:
             raise ProtocolError(connection.name, f"more than {_MOST_UNDER_WAY} of its requests wait")
         reply = _Reply(connection, head.request_id, self._limits.max_frame_bytes)
@@ -383,7 +374,7 @@ class TcpTransport:
             self._handle(message, reply)
         except CommitLogError as error:
             reply(refused(error))
-        except Exception as error:  # the handler's own mistake: this request suffers, nothing else
+        except Exception as error:  # the handler's mistake must only affect this request
             _logger.exception("handling a %s of %s failed", type(message).__name__, connection.name)
             reply(refused(CommitLogError(f"the node failed to handle it: {type(error).__name__}")))
 
@@ -401,7 +392,7 @@ class TcpTransport:
     # --- forks
 
     def forked(self) -> None:
-        """In a forked child: its threads and connections are the parent's, and stay as they are."""
+        """Disable the transport in a forked child: its threads and connections belong to the parent."""
         self._refusal = ForkedError("the transport")
         self._lock = threading.Lock()
         self._awake = threading.Condition()
@@ -411,7 +402,7 @@ class TcpTransport:
 
 
 class _Reply:
-    """Sends the answer to a request; what comes after the first one is dropped."""
+    """Sends the answer to a request; further answers are dropped."""
 
     __slots__ = ("_connection", "_limit", "_request_id")
 
@@ -433,14 +424,14 @@ class _Reply:
 
 
 def _checked_secrets(secret: bytes | None, client_secret: bytes | None) -> dict[Role, bytes]:
-    """Return the secrets by the role that each proves; no error shows one."""
+    """Return the secrets by the role that each confers; no error shows a secret."""
     for name, given in (("secret", secret), ("client_secret", client_secret)):
         if given is not None and (not isinstance(given, bytes) or not given):
-            raise ConfigError(name, type(given), "must be bytes, one at least")
+            raise ConfigError(name, type(given), "must be non-empty bytes")
     if client_secret is None:
         return {} if secret is None else {Role.NODE: secret}
     if secret is None or hmac.compare_digest(secret, client_secret):
-        raise ConfigError("client_secret", bytes, "goes with a `secret` of nodes, which must be another one")
+        raise ConfigError("client_secret", bytes, "needs a `secret` for nodes, and must differ from it")
     return {Role.NODE: secret, Role.CLIENT: client_secret}
 
 

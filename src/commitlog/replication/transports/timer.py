@@ -1,4 +1,4 @@
-"""Timer: one thread that calls what is due, deadlines and repeated calls alike."""
+"""Timer: one thread for deadlines and repeated calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FEW = 64
 
 
 class Entry:
-    """A call that is to be made at some time, unless it is cancelled."""
+    """A scheduled call, which may be cancelled."""
 
     __slots__ = ("_timer", "call")
 
@@ -25,26 +25,26 @@ class Entry:
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
-        """Let it be; it may just be running."""
+        """Cancel the call, unless it has started."""
         if self.call is not None:
             self.call = None
             self._timer.one_was_cancelled()
 
 
 class Timer:
-    """Calls functions at their time, one after another, in its own thread; their errors are logged."""
+    """Makes scheduled calls one after another in its own thread; their errors are logged."""
 
     def __init__(self, name: str) -> None:
         self._changed = threading.Condition()
         self._heap: list[tuple[float, int, Entry]] = []
         self._count = itertools.count()
-        self._cancelled = 0  # about how many of the heap will not be called; a guess is enough
+        self._cancelled = 0  # roughly how many entries of the heap are cancelled
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def after(self, milliseconds: float, call: Callable[[], None]) -> Entry:
-        """Call this once, so much later."""
+        """Make a call once, after this time."""
         entry = Entry(self, call)
         with self._changed:
             item = (time.monotonic() + milliseconds / 1000, next(self._count), entry)
@@ -54,7 +54,7 @@ class Timer:
         return entry
 
     def every(self, milliseconds: float, call: Callable[[], None]) -> None:
-        """Call this again and again, so much after it returned."""
+        """Make a call repeatedly, each time this long after it returned."""
 
         def again() -> None:
             try:
@@ -65,7 +65,7 @@ class Timer:
         self.after(milliseconds, again)
 
     def one_was_cancelled(self) -> None:
-        """Take note; rebuild the heap once most are cancelled: answers come long before deadlines."""
+        """Count it; rebuild the heap once most entries are cancelled, as answers come before deadlines."""
         self._cancelled += 1
         if self._cancelled > _FEW and self._cancelled * 2 > len(self._heap):
             with self._changed:
@@ -74,7 +74,7 @@ class Timer:
                 self._cancelled = 0
 
     def stop(self) -> None:
-        """End the thread after the call under way."""
+        """End the thread after its current call."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -101,7 +101,7 @@ class Timer:
 def _called(call: Callable[[], None]) -> None:
     try:
         call()
-    except (ClosedError, ForkedError):  # it came too late, that is all
+    except (ClosedError, ForkedError):  # it merely came too late
         pass
-    except Exception:  # whatever it is, those after it must be called
-        _logger.exception("a call of the timer failed")
+    except Exception:  # the calls after it must still be made
+        _logger.exception("a scheduled call failed")

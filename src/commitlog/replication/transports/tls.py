@@ -1,8 +1,7 @@
-"""TlsConfig: certificates by which both sides of a connection know one another."""
+"""TlsConfig: the certificates by which both sides of a connection identify each other."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,20 +12,20 @@ from commitlog.replication.transports.rights import Peer, Role
 if TYPE_CHECKING:
     import ssl
 
-_NAMES = ("DNS", "IP Address")  # what counts of a certificate's subject alternative names
+_NAMES = ("DNS", "IP Address")  # the kinds of subject alternative names that count
 
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """Paths of PEM files: this side's certificate chain and key, and the authority that signs the others'.
+    """Paths of PEM files: this side's certificate chain and key, and the certificate of the authority.
 
-    Both sides show a certificate. The client also checks that the server's names the host it connected to,
-    unless check_hostname is off: then any certificate of the authority will do.
+    Both sides show a certificate. Unless check_hostname is off, the client also checks that the server's
+    certificate names the host that it connected to.
 
     `node_names` are the names in the nodes' certificates (subject alternative names: hosts or IP addresses).
-    A peer whose certificate has none of them is a client, and no server. A mapping says which node each name
-    is, {"node1.example": 1}: then no node can speak for another. Without names, every certificate of the
-    authority is a node's.
+    A peer whose certificate has none of them is a client, and is not accepted as a server. A mapping gives
+    the node id of each name, {"node1.example": 1}, so that no node can speak for another. Without names,
+    every certificate of the authority is a node's.
     """
 
     certificate: str
@@ -40,13 +39,13 @@ class TlsConfig:
             raise ConfigError("node_names", self.node_names, "must be a collection of names")
 
     def server_context(self) -> ssl.SSLContext:
-        """Return the context of the side that listens."""
+        """Return the context for the side that listens."""
         import ssl
 
         return self._filled(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
     def client_context(self) -> ssl.SSLContext:
-        """Return the context of the side that connects."""
+        """Return the context for the side that connects."""
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -54,7 +53,7 @@ class TlsConfig:
         return self._filled(context)
 
     def peer(self, sock: ssl.SSLSocket) -> Peer:
-        """Return who the other side is, by its certificate."""
+        """Return the peer that the other side's certificate identifies."""
         if not self.node_names:
             return Peer(Role.NODE)
         names: Any = (sock.getpeercert() or {}).get("subjectAltName", ())
@@ -73,14 +72,3 @@ class TlsConfig:
         context.load_cert_chain(self.certificate, self.key)
         context.load_verify_locations(self.ca)
         return context
-
-
-def wrapped(
-    raw: socket.socket, context: ssl.SSLContext, *, server_side: bool, host: str | None
-) -> ssl.SSLSocket:
-    """Return a socket with TLS around it, not greeted yet and not blocking; see TlsStream."""
-    sock = context.wrap_socket(
-        raw, server_side=server_side, server_hostname=host, do_handshake_on_connect=False
-    )
-    sock.setblocking(False)
-    return sock

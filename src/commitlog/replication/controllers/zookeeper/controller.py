@@ -1,7 +1,7 @@
-"""ZooKeeperController: the controller of a real cluster. One of its nodes is elected to decide.
+"""ZooKeeperController: the controller for real clusters. One of the nodes is elected to decide.
 
-Every node keeps an ephemeral znode; the elected one sees who is alive and writes the state; all read it.
-docs/controllers.md tells what that promises.
+Every node has an ephemeral znode; the elected node watches who is alive and writes the state, which all read.
+docs/controllers.md lists the promises.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from commitlog.errors import (
 from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState
 from commitlog.replication.commands import ChangeIsr, JoinNode, LeaveNode, Submitted
-from commitlog.replication.controllers.notifier import CallingThread, CallSoon
+from commitlog.replication.controllers.notifier import Caller, CallSoon
 from commitlog.replication.ports import Changed, Decision, WhenDecided
 from commitlog.tasks import Task, TaskHealth
 
@@ -39,18 +39,17 @@ try:
 except ImportError as missing:
     raise MissingDependencyError("ZooKeeperController", "commitlog[zookeeper]") from missing
 
-_LOOK_SECONDS, _RETRY_SECONDS = 5.0, 0.1  # watches tell sooner; this is for what they might miss
+_LOOK_SECONDS, _RETRY_SECONDS = 5.0, 0.1  # watches fire sooner; this is for what they might miss
 _REFUSED_SECONDS, _PROBE_SECONDS = 1.0, 2.0
 _logger = logging.getLogger("commitlog.replication")
 
 
 class ZooKeeperController:
-    """The controller of the nodes that use the same `root` in a ZooKeeper; one of these for each node.
+    """The controller of the nodes that use the same `root` in a ZooKeeper; each node has one.
 
-    A thread of its own looks at what has changed whenever a watch tells, and does what is to be done; another
-    tells the node (or `call_soon`, as with StaticController). `options` go to kazoo's client: auth_data,
-    default_acl, use_ssl and so on. What is asked by a caller raises NoControllerError if no answer comes in
-    time: it may have been done all the same.
+    A thread of its own handles changes whenever a watch fires; another notifies the node (or `call_soon`, as
+    with StaticController). `options` go to kazoo's client: auth_data, default_acl, use_ssl and so on.
+    Requests raise NoControllerError if no answer comes in time; they may still have been carried out.
     """
 
     def __init__(
@@ -78,27 +77,22 @@ class ZooKeeperController:
         self._session: int | None = None
         self._cut_off_since: float | None = None
         self._passed = False  # the last probe got through
-        self._refusal: CommitLogError | None = None  # why what is in ZooKeeper is not listened to
+        self._refusal: CommitLogError | None = None  # why the state in ZooKeeper is rejected
         self._decisions: list[tuple[int, WhenDecided, bool]] = []
         self._started = self._closed = False
-        self._thread: CallingThread | None = None
-        if call_soon is None:
-            self._thread = CallingThread("zookeeper-calls")
-            call_soon = self._thread.soon
-        self._call_soon = call_soon
+        self._caller = Caller("zookeeper-calls", call_soon)
 
     # --- nodes
 
     def _new_client(self) -> Any:
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0)
-        client = KazooClient(
-            self._hosts, timeout=self._session_seconds, connection_retry=retry, **self._options
-        )
+        seconds = self._session_seconds
+        client = KazooClient(self._hosts, timeout=seconds, connection_retry=retry, **self._options)
         client.add_listener(self._wake)
         return client
 
     def join(self, node: JoinNode, changed: Changed) -> int:
-        """Make the node of this process known as alive; returns its incarnation."""
+        """Register the node of this process as alive, and return its incarnation."""
         with self._changing:
             if self._member is not None:
                 raise CommitLogError(f"node {self._member.node_id} has joined here already")
@@ -112,25 +106,20 @@ class ZooKeeperController:
             if self._refusal is not None:
                 self._member = None
                 raise self._refusal
-        raise self.problem() or NoControllerError(
-            f"node {node.node_id} was not seen in {self._request_timeout_ms} ms"
-        )
+        silent = NoControllerError(f"node {node.node_id} was not registered in {self._request_timeout_ms} ms")
+        raise self.problem() or silent
 
     def leave(self, node_id: int, timeout_ms: int) -> bool:
-        """Hand over what a node leads; False if no replica came in sync in time to take it all."""
+        """Hand over what a node leads; False if no replica could take over all of it in time."""
         node = self.state().nodes.get(node_id)
         if node is None:
             return True
         self.submit(LeaveNode(node_id, node.incarnation))
         with self._changing:
-            return self._wait_for(lambda: self._handed_over(node_id), timeout_ms)
-
-    def _handed_over(self, node_id: int) -> bool:
-        node = self._state.nodes.get(node_id)
-        return (node is None or node.leaving) and rules.handed_over(self._state, node_id)
+            return self._wait_for(lambda: rules.handed_over(self._state, node_id), timeout_ms)
 
     def gone(self, node_id: int) -> None:
-        """Forget the node of this process, which stops; if it is the elected controller, another will be."""
+        """Remove the node of this process, which stops; if it is elected, another node will be."""
         with self._changing:
             if self._member is None or self._member.node_id != node_id:
                 return
@@ -140,17 +129,17 @@ class ZooKeeperController:
 
     @property
     def is_elected(self) -> bool:
-        """Whether this process decides, as far as it knows."""
+        """Whether this process is the elected controller, as far as it knows."""
         return self._elected is not None
 
     def health(self) -> TaskHealth:
-        """Tell how the thread fares that looks after all this."""
+        """Return the health of the background thread."""
         return self._task.health()
 
-    # --- what callers ask for
+    # --- requests of callers
 
     def propose_isr(self, change: ChangeIsr, decided: WhenDecided) -> None:
-        """Propose who is in sync; the elected controller decides, unless the node is fenced first."""
+        """Propose an ISR; the elected controller decides, unless the node is fenced first."""
 
         def answered(answer: Decision | None) -> None:
             if answer is not None:
@@ -160,7 +149,7 @@ class ZooKeeperController:
         self._wake()
 
     def state(self) -> ClusterState:
-        """Return the newest state that is known here; who is no node reads it."""
+        """Return the newest state known here; without a node, read it from ZooKeeper."""
         with self._changing:
             if self._member is not None:
                 return self._state
@@ -176,16 +165,16 @@ class ZooKeeperController:
             raise NoControllerError(repr(error)) from error
 
     def problem(self) -> CommitLogError | None:
-        """Return why the node does not hear of new states; None if it does."""
+        """Return why the node receives no new states; None if it does."""
         if self._refusal is not None:
             return self._refusal
         return None if self._client.connected else self._out_of_reach()
 
     def _out_of_reach(self) -> NoControllerError:
-        return NoControllerError(f"no ZooKeeper at {self._hosts}")
+        return NoControllerError(f"cannot reach ZooKeeper at {self._hosts}")
 
     def submit(self, command: Submitted) -> int:
-        """Let a command be decided; returns the version of the state after it, or raises the refusal."""
+        """Have a command decided; return the version of the state after it, or raise the refusal."""
         self._start()
         answers: list[Decision | None] = []
 
@@ -200,17 +189,17 @@ class ZooKeeperController:
             self._wait_for(lambda: bool(answers), self._request_timeout_ms)
         answer = answers[0] if answers else None
         if answer is None:
-            silent = NoControllerError("nobody answered; it may have been done")
+            silent = NoControllerError("nobody answered; the command may have been carried out")
             raise silent if self._client.connected else self._out_of_reach()
         return answer.version_or_raise()
 
-    # --- the thread that looks after all this
+    # --- the background thread
 
     def _wake(self, event: Any = None) -> None:
         self._task.wake()
 
     def _look(self) -> float:
-        """Do what there is to do; returns after how many seconds to look again, if nothing wakes us."""
+        """Do the pending work; return after how many seconds to look again, if nothing wakes us."""
         try:
             if not self._client.connected:
                 self._probe()
@@ -231,25 +220,25 @@ class ZooKeeperController:
             self._refuse(error)
             return _REFUSED_SECONDS
         except KazooException:
-            return _RETRY_SECONDS  # the connection is lost; nothing is taken for done that was not told
+            return _RETRY_SECONDS  # the connection is lost; only confirmed work counts as done
         return _LOOK_SECONDS
 
     def _refuse(self, error: CommitLogError) -> None:
-        """Do not listen to what is in ZooKeeper, which is not what this node knows; say so once.
+        """Reject the state in ZooKeeper, which does not follow the node's; log that once.
 
-        The node goes on as it does while ZooKeeper cannot be reached.
+        The node behaves as while ZooKeeper cannot be reached.
         """
         if str(error) != str(self._refusal):
-            _logger.error("not listening to ZooKeeper at %s: %s", self._hosts, error)
+            _logger.error("rejecting the state in ZooKeeper at %s: %s", self._hosts, error)
         with self._changing:
             self._refusal, self._elected = error, None
             self._changing.notify_all()
 
     def _probe(self) -> None:
-        """See whether only our own client cannot get through, and take another one then.
+        """Replace our client if it cannot get through but a new one can.
 
-        A ZooKeeper that has lost its data refuses, without a word, a client that has seen more than it has.
-        Ours may only be slow: another one has to get through twice, with a session between.
+        A ZooKeeper that has lost its data silently refuses a client that has seen later data. Ours may only
+        be slow, so a new client has to get through twice, a session apart.
         """
         now = time.monotonic()
         if self._cut_off_since is None:
@@ -261,7 +250,7 @@ class ZooKeeperController:
         other.start_async().wait(_PROBE_SECONDS)
         passed, self._passed = self._passed, bool(other.connected)
         if passed and other.connected and not self._client.connected:
-            _logger.warning("ZooKeeper at %s does not take our session; taking another one", self._hosts)
+            _logger.warning("ZooKeeper at %s refuses our session; starting another one", self._hosts)
             self._client, other = other, self._client
             self._requests.client = self._client
         other.stop()
@@ -278,7 +267,7 @@ class ZooKeeperController:
         if refusal is not None:
             raise refusal
         if self._refusal is not None:
-            _logger.warning("listening to ZooKeeper at %s again", self._hosts)
+            _logger.warning("accepting the state in ZooKeeper at %s again", self._hosts)
             self._refusal = None
         if session[0] != self._session:
             if self._session is not None:
@@ -287,17 +276,17 @@ class ZooKeeperController:
         return int(session[0])
 
     def _lose(self) -> None:
-        """The session is over: nobody has to heed this node any more, until it has joined again."""
+        """Handle the end of the session: the node is fenced until it has joined again."""
         self._elected, self._session = None, None
         self._requests.forget()
         self._decisions.clear()
         member = self._member
         if member is not None:
-            member.fence("its session is over")
+            member.fence("its session has ended")
             self._tell(member, self._state)
 
     def _act(self, session: int) -> None:
-        """Be there as a node, and govern if elected."""
+        """Register the node, stand for election, and govern if elected."""
         leaving, member = self._leaving, self._member
         if leaving is not None:
             leaving.unregister(self._client, self._layout, session)
@@ -312,7 +301,7 @@ class ZooKeeperController:
                 self._elected.govern()
 
     def _resign(self, session: int) -> None:
-        """Decide nothing any more; the znode may be there of an election or a deletion that went unheard."""
+        """Stop deciding; the znode may remain from an election or deletion whose outcome was lost."""
         self._elected = None
         stat = self._client.exists(self._layout.controller)
         if stat is not None and stat.ephemeralOwner == session:
@@ -323,7 +312,7 @@ class ZooKeeperController:
             return
         stat = self._client.exists(self._layout.controller, watch=self._wake)
         if stat is not None and stat.ephemeralOwner == session:
-            self._client.delete(self._layout.controller)  # of an election whose outcome we did not hear
+            self._client.delete(self._layout.controller)  # from an election whose outcome was lost
             stat = None
         if stat is None:
             name = f"node {member.node_id}"
@@ -346,14 +335,14 @@ class ZooKeeperController:
             self._decisions.clear()
             self._wake()
         if shown is not None:
-            self._call_soon(partial(member.changed, shown))
+            self._caller.soon(partial(member.changed, shown))
 
     def _tell_decisions(self) -> None:
-        """Tell of decisions by whose state the node was told; look again for the others."""
+        """Report the decisions whose states the node has received; look again for the others."""
         ready = [one for one in self._decisions if one[0] <= self._state.version]
         self._decisions = [one for one in self._decisions if one[0] > self._state.version]
         for _, decided, counts in ready:
-            self._call_soon(partial(decided, counts))
+            self._caller.soon(partial(decided, counts))
         if self._decisions:
             self._wake()
 
@@ -374,7 +363,7 @@ class ZooKeeperController:
         return bool(found and not self._closed)
 
     def close(self) -> None:
-        """End the session, and so the node if it is still there; let everything go."""
+        """End the session, and with it the node if it is still registered; release everything."""
         with self._changing:
             if self._closed:
                 return
@@ -384,5 +373,4 @@ class ZooKeeperController:
             self._task.stop()
         self._client.stop()
         self._client.close()
-        if self._thread is not None:
-            self._thread.close()
+        self._caller.close()

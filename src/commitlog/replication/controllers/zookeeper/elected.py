@@ -1,8 +1,8 @@
-"""Elected: what the controller does that the nodes have elected among them, by ZooKeeper.
+"""Elected: the work of the controller that the nodes elect through ZooKeeper.
 
-It sees who is alive, answers requests, and writes the state. Every write is a transaction that checks that no
-other controller was elected since. A change and the answer to who asked for it are written together, or not
-at all: a request is carried out once, even if another node is elected meanwhile.
+It watches who is alive, answers requests, and writes the state. Every write is a transaction that checks that
+no other controller has been elected. A change and its answer are written together or not at all, so a request
+is carried out once, even if another node is elected in the meantime.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from commitlog.replication.controllers.zookeeper.znodes import (
 )
 
 _logger = logging.getLogger("commitlog.replication")
-# Of the topics of a transaction, unless it is a single one, and of all of it; ZooKeeper refuses a megabyte.
+# of the topics of a transaction, unless there is just one, and of the whole; ZooKeeper refuses a megabyte
 _MOST_BYTES, _MOST_BYTES_AT_ALL = 512 << 10, 950_000
 Write = Callable[[Any], None]  # adds an operation to a transaction
 
 
 class DeposedError(Exception):
-    """Another controller was elected since."""
+    """Another controller has been elected."""
 
 
 class Elected:
-    """The elected controller. One thread uses it; `watch` is called when govern() is to be called again."""
+    """The elected controller. One thread uses it; `watch` is called when govern() has work to do."""
 
     def __init__(self, client: Any, layout: Layout, epoch: int, epoch_version: int, watch: Watch) -> None:
         self.epoch = epoch
@@ -54,7 +54,7 @@ class Elected:
         self._layout = layout
         self._epoch_version = epoch_version
         self._watch = watch
-        self._state: ClusterState | None = None  # None: it has to be read
+        self._state: ClusterState | None = None  # None: it must be read again
         self._cluster = Cluster()
         self._cluster_version = 0
         self._answered: set[str] = set()
@@ -62,7 +62,7 @@ class Elected:
 
     @classmethod
     def stand(cls, client: Any, layout: Layout, name: str, watch: Watch) -> Self | None:
-        """Stand for election; None if somebody else won."""
+        """Stand for election; None if another node won."""
         raw, stat = client.get(layout.controller_epoch)
         epoch = int(raw) + 1
         transaction = client.transaction()
@@ -74,38 +74,33 @@ class Elected:
         return cls(client, layout, epoch, stat.version + 1, watch)
 
     def govern(self) -> None:
-        """Do what there is to do. After a KazooException it is not known what was written: call it again."""
+        """Handle changed nodes and requests. After a KazooException writes are in doubt: call it again."""
         try:
             if self._state is None:
                 self._take_over()
-            self._look_after_nodes()
+            assert self._state is not None
+            alive = RegisterNodes(read_nodes(self._client, self._layout, self._watch))
+            self._write(self._state, rules.apply(self._state, alive))
             self._answer_requests()
         except KazooException:
             self._state = None
             raise
 
     def _take_over(self) -> None:
-        """Read what the last controller left, which may have ended between two transactions of a change."""
+        """Read the last controller's state; it may have stopped between two transactions of a change."""
         self._cluster_version = self._client.get(self._layout.cluster)[1].version
         found = read_state(self._client, self._layout, None, None)
         newest = max(
             [found.version] + [one.version for topic in found.topics.values() for one in topic.partitions]
         )
         before = replace(found, version=newest)
-        self._cluster = Cluster(replace(before, topics={}))  # so that all read all topics
+        self._cluster = Cluster(replace(before, topics={}))  # nothing recent: everybody reads all topics
         self._write(before, rules.begun(before, self._reign_id, self.epoch, newest + 1))
-
-    # --- what is to be decided
-
-    def _look_after_nodes(self) -> None:
-        alive = read_nodes(self._client, self._layout, self._watch)
-        assert self._state is not None
-        self._write(self._state, rules.apply(self._state, RegisterNodes(alive)))
 
     def _answer_requests(self) -> None:
         names = self._client.get_children(self._layout.requests, watch=self._watch)
         self._answered &= set(names)
-        for name in sorted(names, key=lambda one: one[-10:]):  # in the order in which they were made
+        for name in sorted(names, key=lambda one: one[-10:]):  # in the order of their creation
             if name not in self._answered:
                 self._answer(name)
                 self._answered.add(name)
@@ -128,17 +123,18 @@ class Elected:
     def _write(
         self, before: ClusterState, after: ClusterState, answering: tuple[str, bytes] | None = None
     ) -> None:
-        """Write a change, and the answer to who asked for it; an answer alone if nothing changes."""
+        """Write a change and its answer; only the answer if nothing changes."""
         if after is before and answering is None:
             return
         cluster = self._cluster
         pieces: list[list[Write]] = [[]]
         if after is not before:
-            names = _changed(before, after)
+            names = {name for name, topic in after.topics.items() if before.topics.get(name) is not topic}
+            names |= before.topics.keys() - after.topics.keys()
             cluster = cluster.followed_by(after, names)
             pieces = [*self._pieces(before, after, names, len(cluster.packed()))]
         for piece in pieces[:-1]:
-            self._commit(piece)  # another controller that takes over here finds topics newer than `cluster`
+            self._commit(piece)  # a controller that takes over here finds topics newer than `cluster`
         if self._commit(pieces[-1], cluster if after is not before else None, answering):
             self._state = after
             if after is not before:
@@ -150,9 +146,9 @@ class Elected:
     def _pieces(
         self, before: ClusterState, after: ClusterState, names: set[str], cluster_bytes: int
     ) -> Iterator[list[Write]]:
-        """Yield the changes of topics, in one piece unless that is more than ZooKeeper takes.
+        """Yield the changes of topics, in one piece unless that is too large for ZooKeeper.
 
-        `cluster` is written with the last piece, so there has to be room for it.
+        `cluster` is written with the last piece, which leaves room for it.
         """
         piece: list[Write] = []
         size = 0
@@ -180,7 +176,7 @@ class Elected:
     def _commit(
         self, piece: list[Write], cluster: Cluster | None = None, answering: tuple[str, bytes] | None = None
     ) -> bool:
-        """Write all of it or nothing; False if the node that asked is gone. DeposedError if we are."""
+        """Write all or nothing; False if the node that asked is gone, DeposedError if we were replaced."""
         transaction = self._client.transaction()
         transaction.check(self._layout.controller_epoch, self._epoch_version)
         if answering is not None:
@@ -201,8 +197,3 @@ class Elected:
         if place == 1 and answering is not None and isinstance(error, NoNodeError | BadVersionError):
             return False
         raise DeposedError(f"epoch {self.epoch}: {error!r}")
-
-
-def _changed(before: ClusterState, after: ClusterState) -> set[str]:
-    names = {*before.topics, *after.topics}
-    return {name for name in names if before.topics.get(name) is not after.topics.get(name)}

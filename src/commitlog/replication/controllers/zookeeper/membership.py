@@ -1,4 +1,4 @@
-"""Member: the node of this process, as ZooKeeper knows it: its ephemeral znode, and whether it is fenced."""
+"""Member: the node of this process in ZooKeeper: its ephemeral znode, and whether it is fenced."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _logger = logging.getLogger("commitlog.replication")
 class Member:
     """A node. One thread changes it.
 
-    It makes its znode, whose czxid is its incarnation; it is alive once the elected controller has seen that.
-    When the state has it no longer, it is fenced, until it is alive again under another incarnation.
+    The czxid of its znode is its incarnation; it is alive once the elected controller has seen the znode.
+    When it disappears from the state it is fenced, until it is alive again with another incarnation.
     """
 
     node: JoinNode
@@ -30,7 +30,7 @@ class Member:
     incarnation: int = 0  # 0: it has no znode
     alive: bool = False
     fenced: bool = False
-    told: tuple[int, bool] = (-1, False)  # the version of the state that the node was told last; as fenced?
+    told: tuple[int, bool] = (-1, False)  # the version last passed to the node, and whether it was fenced
 
     @property
     def node_id(self) -> int:
@@ -38,10 +38,10 @@ class Member:
         return self.node.node_id
 
     def register(self, client: Any, layout: Layout, session: int, watch: Watch) -> None:
-        """Make the znode in this session, unless it is there.
+        """Create the znode in this session, unless it exists.
 
-        When it joins, a node takes the place of an earlier life of it. Once it was fenced it waits until
-        the node that has taken its place is gone, lest the two drive each other out for ever.
+        A node that joins replaces an earlier life of itself. A fenced node waits until the node that took
+        its place is gone; otherwise the two would replace each other forever.
         """
         path, packed = layout.node(self.node_id), packed_node(self.node)
         stat = client.exists(path, watch=watch)
@@ -54,7 +54,7 @@ class Member:
                 transaction.create(path, packed, ephemeral=True)
                 transaction.commit()
         except NodeExistsError:
-            pass  # another one was faster; the watch tells when it is gone
+            pass  # another process was faster; the watch fires when it is gone
         stat = client.exists(path, watch=watch)
         if stat is not None and stat.ephemeralOwner == session:
             self.incarnation = stat.czxid
@@ -67,14 +67,14 @@ class Member:
             client.delete(path)
 
     def shown(self, state: ClusterState) -> ClusterState | None:
-        """Return what the node is to be told of a state; None if that is nothing yet, or nothing new."""
+        """Return the state to pass to the node; None if it has not joined yet, or nothing is new."""
         node = state.nodes.get(self.node_id)
         if node is not None and node.incarnation == self.incarnation:
             self.alive, self.fenced = True, False
         elif self.alive:
-            self.fence("another process has taken its place" if node is not None else "its session is over")
+            self.fence("another process has taken its place" if node is not None else "its session has ended")
         elif node is not None and node.incarnation > self.incarnation > 0:
-            self.incarnation, self.fenced = 0, True  # driven out before it was seen
+            self.incarnation, self.fenced = 0, True  # replaced before the controller saw it
         now = (state.version, self.fenced)
         if self.told == now or not (self.alive or self.told[0] >= 0):
             return None
@@ -84,7 +84,7 @@ class Member:
         return rules.without(state, self.node_id)
 
     def fence(self, reason: str) -> None:
-        """It leads and follows nothing any more. It will join again as one that may have lost records."""
+        """Stop leading and following. The node will rejoin as one that may have lost records."""
         if self.alive:
             _logger.warning("node %s is fenced: %s", self.node_id, reason)
         self.alive, self.fenced, self.incarnation = False, self.told[0] >= 0, 0

@@ -1,6 +1,6 @@
-"""Requests to the elected controller: children of the znode `requests`, each answered in its place.
+"""Requests to the elected controller: children of the znode `requests`; each answer replaces its request.
 
-They are ephemeral: those of a node whose session is over are never carried out.
+They are ephemeral: the requests of a node whose session has ended are never carried out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_TOPIC_BYTES = 900_000  # ZooKeeper refuses a megabyte
 
 
 def answered(state: ClusterState, raw: bytes) -> tuple[ClusterState, bytes]:
-    """Decide on a request; returns the state after it, and the answer."""
+    """Decide a request; return the state after it, and the answer."""
     after, problem = state, None
     try:
         after = rules.apply(state, command_from_json(json.loads(raw)))
@@ -46,15 +46,15 @@ def answered(state: ClusterState, raw: bytes) -> tuple[ClusterState, bytes]:
 
 
 def _check_sizes(before: ClusterState, after: ClusterState) -> None:
-    """Refuse what ZooKeeper would not take; otherwise every elected controller would try it, for ever."""
+    """Refuse what is too large for ZooKeeper; otherwise every elected controller would try it forever."""
     for name, topic in after.topics.items():
         if topic is not before.topics.get(name) and len(packed_topic(topic)) > MOST_TOPIC_BYTES:
-            after_all = f"its state has more than {MOST_TOPIC_BYTES} bytes: too many partitions and replicas"
-            raise InvalidReplicasError(name, after_all)
+            reason = f"its state has more than {MOST_TOPIC_BYTES} bytes: too many partitions and replicas"
+            raise InvalidReplicasError(name, reason)
 
 
 def read_answer(raw: bytes) -> Decision:
-    """Return what an elected controller answered."""
+    """Return the decision in an answer."""
     found = json.loads(raw)
     told = found["error"]
     return Decision(found["version"], None if told is None else error_of(Refused(told[0], tuple(told[1]))))
@@ -68,27 +68,27 @@ class _Request:
     body: bytes
     answered: Callable[[Decision | None], None]
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
-    tried: bool = False  # the znode may be there though we were not told
+    tried: bool = False  # the znode may exist even if create() failed
     path: str | None = None
 
 
 class Requests:
-    """The requests of this process. One thread looks after them; any may add some."""
+    """The requests of this process. One thread sends them; any thread may add some."""
 
     def __init__(self, client: Any, layout: Layout, watch: Watch) -> None:
-        self.client = client  # another one takes its place if it cannot get through
+        self.client = client  # replaced if it cannot get through
         self._layout = layout
         self._watch = watch
         self._lock = threading.Lock()
         self._open: list[_Request] = []
 
     def add(self, command: Submitted, answered: Callable[[Decision | None], None]) -> None:
-        """Ask, at the next look(). `answered` gets None if the session ends first: it may have been done."""
+        """Add a request. `answered` gets None if the session ends first; it may have been carried out."""
         with self._lock:
             self._open.append(_Request(dumped(command_to_json(command)), answered))
 
     def look(self) -> None:
-        """Send what is new, and see what is answered."""
+        """Send new requests, and take the answers to earlier ones."""
         with self._lock:
             waiting = [*self._open]
         for one in waiting:
@@ -97,7 +97,7 @@ class Requests:
             self._see(one)
 
     def forget(self) -> None:
-        """The session is over, or the node is fenced: nothing is asked any more."""
+        """Drop all requests, because the session has ended or the node is fenced."""
         with self._lock:
             forgotten, self._open = self._open, []
         for one in forgotten:
@@ -124,7 +124,7 @@ class Requests:
             answer = read_answer(raw)
             self.client.delete(one.path)
         except NoNodeError:
-            pass  # the session in which it was made is over
+            pass  # its session has ended
         with self._lock:
             if one not in self._open:
                 return
