@@ -1,4 +1,4 @@
-"""FetchedSegment: batches that came from another machine, read as a segment is: by the same code."""
+"""FetchedSegment: batches from another machine, read by the same code as a segment on disk."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from commitlog.segment import Segment, Window
 
 
 class FetchedSegment(Segment):
-    """Whole batches in memory, from the one that holds the offset asked for. It has no file and no indexes:
-    reading starts with the first of them.
-    """
+    """Whole batches in memory, from the one that holds `offset` on. It has neither file nor indexes."""
 
     def __init__(self, name: str, buffer: Buffer, offset: int) -> None:
         base_offset, _, _ = peek(buffer, 0, name)
@@ -24,5 +22,5 @@ class FetchedSegment(Segment):
         return self._whole
 
     def start_for(self, offset: int) -> int:
-        """Return the position of a batch at or before `offset`."""
+        """Return the position of the first batch: reading starts there."""
         return 0
