@@ -43,9 +43,8 @@ class PartitionState:
 
     leader_epoch grows with every election, version with every change. isr is a subset of replicas, in their
     order. Either all its members are alive and leader is one of them, or none is alive and leader is None.
-
-    `awaits` is set when the only member of the ISR returned with another disk; it is the id of the disk that
-    has the records. Nobody leads until that disk is back, or the topic allows an unclean election.
+    The exception is `awaits`: the only member of the ISR returned with another disk than the one of this id,
+    which has the records. Nobody leads until that disk is back, or the topic allows an unclean election.
     """
 
     replicas: tuple[int, ...]
