@@ -83,4 +83,4 @@ def test_writing_needs_the_files(spark: SparkSession, place: str) -> None:
 
 def test_a_wrong_path_says_what_is_wrong(spark: SparkSession, place: str) -> None:
     told = refusal(lambda: read(spark, place.replace("secret=", "password=")).count())
-    assert "no parameter password" in told
+    assert "unknown parameter password" in told
