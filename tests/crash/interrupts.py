@@ -55,6 +55,7 @@ class Interrupt:
         self._patch = pytest.MonkeyPatch()
         self._handler: Any = None
         self.raised = self.fresh = False
+        self._tripped = False  # the signal came between two instructions, where Python would not notice it
         self.place = "nowhere"
         self.error: BaseException | None = None
 
@@ -78,6 +79,9 @@ class Interrupt:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         """Python has noticed the signal."""
+        if frame is not None and frame.f_code.co_name == "trace":  # it would not, but for the trace function
+            self._tripped = True
+            return
         while (
             frame is not None and frame.f_code.co_filename == __file__
         ):  # a trace function, as a call begins
@@ -126,7 +130,8 @@ class Interrupt:
         before = _before(frame.f_code)
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
-            if event == "opcode" and frame.f_lasti in before and self._has_come():
+            if event == "opcode" and frame.f_lasti in before and (self._tripped or self._has_come()):
+                self._tripped = False
                 frame.f_trace = _trip  # at the next instruction
                 return None
             return trace
