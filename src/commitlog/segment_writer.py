@@ -18,10 +18,10 @@ from commitlog.record import Buffer
 from commitlog.segment import Segment, companions, segment_path
 
 _NEVER = 1 << 63
-_MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry holds 32 bits; the lean path does not look
-_LAST_OFFSETS = MAX_INT64 - (1 << 34)  # a segment that begins here may come to the last offset there is
-_MOST_BYTES = 0xFFFF_0000  # of a leader's segment, which may be longer than ours
-_SINGLES = 1024  # small single batches in a row, without a sync between them, after which the tail is mapped
+_MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry has 32 bits; the lean path does not check
+_LAST_OFFSETS = MAX_INT64 - (1 << 34)  # a segment that starts here may reach the last possible offset
+_MOST_BYTES = 0xFFFF_0000  # of a leader's segment, which may be larger than ours
+_SINGLES = 1024  # after this many small single batches in a row without a sync the tail is mapped
 _SMALL_BYTES = 1024  # of a batch; measured: above, page faults cost more than pwrite()
 _RESTING = -2  # for a descriptor: wake() opens the file again
 _LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 64 * 1024, 1024 * 1024
@@ -30,14 +30,14 @@ _LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 64 * 1024, 1024 * 1024
 class SegmentWriter:
     """The one writer of a segment. `segment.size_bytes` moves only after the bytes are in the file.
 
-    The partition writes single records itself, as long as they end by `lean_end` and are not later than
-    `roll_after`. After `quiet_position` one is due an index entry, which needs make_room(); that one, or one
-    later than `max_timestamp`, is passed to note(). Up to `tail_end` it stores them into `tail`, a map of the
-    file from `tail_start` on; after that write_single() writes them.
+    The partition writes single records itself while they end by `lean_end` and are not later than
+    `roll_after`. A record after `quiet_position` gets an index entry, which needs make_room(); it, and a
+    record later than `max_timestamp`, is passed to note(). Up to `tail_end` the partition stores records into
+    `tail`, a map of the file from `tail_start` on; after that write_single() writes them.
 
-    An idle one may rest(): it has no file open then, and wake() comes before the next append or seal.
+    An idle writer may rest(): it has no file open then, and needs wake() before the next append or seal.
 
-    Behind size_bytes the file holds nothing, or zeros: blocks reserved for the tail, or by `preallocate`.
+    Behind size_bytes the file has nothing, or zeros: blocks reserved for the tail or by `preallocate`.
 
     Not thread-safe: the partition's append lock guards it.
     """
@@ -52,11 +52,11 @@ class SegmentWriter:
         self.segment = segment
         self.fd = _RESTING
         self._config = config
-        self._builder: IndexBuilder | None = None  # what wake() makes of one that was never open
+        self._builder: IndexBuilder | None = None  # None until wake() has opened the files
         self.make_room: Callable[[], None] = _not_awake
         self._interval = config.index_interval_bytes
         self._reserved = config.preallocate  # whether the file may be longer than its batches
-        self._singles = 0  # small ones in a row; a large one counts against them
+        self._singles = 0  # small ones in a row; a large one is subtracted
         self._may_map = True  # the tail of this segment
         self.tail: mmap.mmap | None = None
         self.tail_start = self.tail_end = 0
@@ -69,12 +69,12 @@ class SegmentWriter:
 
     @classmethod
     def unopened(cls, segment: Segment, config: TopicConfig) -> Self:
-        """Go on writing after segment.size_bytes, once wake() opens the files: those of a clean shutdown."""
+        """Return a writer that continues after segment.size_bytes once wake() has opened the files."""
         return cls(segment, config)
 
     @classmethod
     def create(cls, directory: str, base_offset: int, config: TopicConfig, cache: OpenFiles) -> Self:
-        """Start a new, empty segment; what a failed roll left under its name is overwritten."""
+        """Start a new, empty segment; replace what a failed roll left under its name."""
         path = segment_path(directory, base_offset)
         for derived in companions(path):
             files.remove(derived)
@@ -83,12 +83,12 @@ class SegmentWriter:
         except OSError:
             for made in (path, *companions(path)):
                 files.remove(made)
-            files.sync_directory(directory)  # or a power cut could bring it back, among later records
+            files.sync_directory(directory)  # otherwise a power cut could bring it back among later records
             raise
 
     @classmethod
     def open(cls, segment: Segment, config: TopicConfig, *, trust_indexes: bool = True) -> Self:
-        """Go on writing after segment.size_bytes; what lies behind it in the file is cut."""
+        """Return a writer that continues after segment.size_bytes; cut off anything behind it."""
         writer = cls(segment, config)
         writer._open(trust_indexes=trust_indexes)
         return writer
@@ -103,7 +103,7 @@ class SegmentWriter:
             segment.inode = found.st_ino
             if found.st_size > segment.size_bytes:
                 files.cut(fd, segment.size_bytes)
-                # or a power cut could bring back what lay behind the tear, after new records
+                # otherwise a power cut could bring back what was cut off, after new records
                 files.sync_data(fd)
             if config.preallocate:
                 files.reserve(fd, config.segment_bytes)
@@ -116,13 +116,13 @@ class SegmentWriter:
         except BaseException:
             os.close(fd)
             raise
-        self.fd = fd  # last: until then it rests
+        self.fd = fd  # last: until then the writer rests
         self._foresee()
 
     def rename(self, path: str) -> None:
         """Rename the segment's files to the names that belong to `path`, replacing files of these names.
 
-        The .log comes last: before, nothing has happened, as indexes are derived.
+        The .log is renamed last: until then nothing has happened, because indexes are derived.
         """
         segment, indexes = self.segment, companions(path)
         for old, new in zip(companions(segment.path), indexes, strict=True):
@@ -133,7 +133,7 @@ class SegmentWriter:
         self.builder.rename(*indexes)
 
     def has_room(self, size: int, base_offset: int, timestamp: int) -> bool:
-        """Say whether batches of `size` bytes still belong in this segment; if not, the partition rolls."""
+        """Say whether batches of `size` bytes fit into this segment; if not, the partition rolls."""
         position = self.segment.size_bytes
         return (
             position + size <= self._segment_bytes
@@ -145,8 +145,8 @@ class SegmentWriter:
     def append(
         self, batches: tuple[EncodedBatch, ...], size: int, base_offset: int, leader_epoch: int
     ) -> None:
-        """Write batches, `size` bytes in all. If it raises, nothing in memory has moved, but bytes may be
-        in the file: roll_back().
+        """Write batches, `size` bytes in total. If this raises, memory is unchanged, but the file may not be:
+        call roll_back().
         """
         segment, builder = self.segment, self.builder
         position = segment.size_bytes
@@ -164,15 +164,15 @@ class SegmentWriter:
         self._foresee()
 
     def can_take(self, size: int, last_offset: int) -> bool:
-        """Say whether a leader's batches can be in this segment, whatever the settings say: an index entry
-        holds 32 bits of a position and of an offset.
+        """Say whether a leader's batches fit into this segment, whatever the settings are: index entries have
+        32 bits for positions and offsets.
         """
         return self.segment.size_bytes + size <= _MOST_BYTES and last_offset <= self._limit_offset
 
     def append_stamped(self, data: Buffer, places: Sequence[tuple[int, int, int]]) -> None:
-        """Write batches that have their stamps; each has a base_offset, a place in `data` and a timestamp.
+        """Write stamped batches; `places` has the base_offset, the place in `data` and the timestamp of each.
 
-        If it raises, the same is true as of append().
+        If this raises, call roll_back(), as after append().
         """
         segment, builder, size, interval = self.segment, self.builder, len(data), self._interval
         position = segment.size_bytes
@@ -190,7 +190,7 @@ class SegmentWriter:
         self._foresee()
 
     def write_single(self, data: bytes, size: int, position: int) -> None:
-        """Write a single batch for which the mapped tail has no room; after many, map another stretch."""
+        """Write a single batch that does not fit into the mapped tail; after many, map another tail."""
         if files.pwrite(self.fd, data, position) != size:
             files.write_at(self.fd, (data,), size, position)
         self._singles = self._singles + 1 if size <= _SMALL_BYTES else max(self._singles - 1, 0)
@@ -198,11 +198,11 @@ class SegmentWriter:
             self._map_tail(position + size)
 
     def share(self) -> None:
-        """Map nothing from now on: another process may cut the file, and storing behind its end kills."""
+        """Map nothing from now on: another process may cut the file, and a store behind its end kills."""
         self._may_map = False
 
     def _map_tail(self, position: int) -> None:
-        """Reserve and map a stretch behind `position`, modest in a small segment; or else go on without."""
+        """Reserve and map a tail behind `position`, a short one in a small segment; go on if that fails."""
         self._unmap_tail()
         start = position - position % files.PAGE_BYTES
         end = min(start + min(max(position, _LEAST_TAIL_BYTES), _MOST_TAIL_BYTES), self._segment_bytes)
@@ -211,31 +211,31 @@ class SegmentWriter:
         self._reserved = True
         try:
             self.tail = files.map_tail(self.fd, start, end)
-        except OSError:  # pwrite() will tell of a full disk
+        except OSError:  # pwrite() reports a full disk
             self._may_map = False
         else:
             self.tail_start, self.tail_end = start, end
 
     def _unmap_tail(self) -> None:
-        self.tail_end = 0  # first, so that nothing is stored into a map that Ctrl-C closed
+        self.tail_end = 0  # first, so that nothing is stored into a closed map after Ctrl-C
         tail, self.tail = self.tail, None
         if tail is not None:
             tail.close()
 
     def give_back(self) -> None:
-        """Cut off the reserved blocks behind the last batch; no reader was told about them."""
+        """Cut off the reserved blocks behind the last batch, which were never published to readers."""
         self._unmap_tail()
         if self._reserved:
             files.cut(self.fd, self.segment.size_bytes)
             self._reserved = False
 
     def note(self, base_offset: int, position: int, timestamp: int) -> None:
-        """Index a batch that was written, if that is due."""
+        """Index a written batch if an entry is due."""
         self.builder.add(base_offset, position, timestamp)
         self._foresee()
 
     def catch_up(self, end_position: int) -> None:
-        """Take note of what another process appended."""
+        """Take into account what another process appended."""
         start, self.segment.size_bytes = self.segment.size_bytes, end_position
         if start == 0:
             self.roll_after = next(self.segment.headers())[1].max_timestamp + self._segment_ms
@@ -243,7 +243,7 @@ class SegmentWriter:
         self._foresee()
 
     def _foresee(self) -> None:
-        """Work out what the next batches may do without asking."""
+        """Compute the limits up to which the partition may write single records itself."""
         builder, filled = self.builder, self.segment.size_bytes > 0
         self.max_timestamp = builder.max_timestamp
         self.quiet_position = builder.indexed_position + self._interval
@@ -251,32 +251,32 @@ class SegmentWriter:
         self.lean_end = self._segment_bytes if lean else 0
 
     def roll_back(self, position: int) -> None:
-        """Cut off what a failed append left after `position`; no reader was told about it."""
+        """Cut off what a failed append left after `position`, which was never published to readers."""
         self.segment.size_bytes = position
         self.builder.roll_back(self.segment)
         self._foresee()
-        self._unmap_tail()  # storing into what is cut off would kill the process
+        self._unmap_tail()  # a store into a part that is cut off would kill the process
         files.cut(self.fd, position)
-        # or a power cut could bring back the last of several batches, behind others appended since
+        # otherwise a power cut could bring back the last of several batches behind later ones
         files.sync_data(self.fd)
 
     def rest(self) -> None:
-        """Let the files go until wake(): what is not synced is in the page cache, and is synced by name."""
+        """Close the files until wake(); unsynced data is in the page cache, and is synced by file name."""
         if self.fd != _RESTING:
             self.give_back()
-            self.lean_end = 0  # so that the next append does not go the lean way
+            self.lean_end = 0  # so that the next append does not take the lean path
             fd, self.fd = self.fd, _RESTING
             os.close(fd)
             self.builder.rest()
 
     @property
     def resting(self) -> bool:
-        """Whether it has no file open for now."""
+        """Whether its files are closed for now."""
         return self.fd == _RESTING
 
     @property
     def is_lost(self) -> bool:
-        """Whether it rests, and its file is gone or another one has its name."""
+        """Whether it rests and its file is gone or another file has its name."""
         if self.fd == _RESTING:
             try:
                 os.close(files.open_same(self.segment.path, self.segment.inode))
@@ -290,7 +290,7 @@ class SegmentWriter:
         return self._builder is None
 
     def wake(self) -> None:
-        """Open the files again; FileNotFoundError if one is gone, or another one has its name."""
+        """Open the files again; FileNotFoundError if one is gone or another file has its name."""
         segment = self.segment
         if self._builder is None:
             if segment.size_bytes:
@@ -303,7 +303,7 @@ class SegmentWriter:
                 self._reserved = True
                 files.reserve(fd, self._config.segment_bytes)
             self._builder.wake()
-        except (FileNotFoundError, ValueError):  # an index is gone, or empty: it is derived
+        except (FileNotFoundError, ValueError):  # an index is gone or empty: rebuild it
             os.close(fd)
             self._open(trust_indexes=False)
             return
@@ -315,12 +315,12 @@ class SegmentWriter:
 
     @property
     def builder(self) -> IndexBuilder:
-        """What keeps the indexes, once they are open."""
+        """The builder of the indexes, once they are open."""
         assert self._builder is not None
         return self._builder
 
     def latest(self) -> int:
-        """Return the latest timestamp in the segment, -1 if it is empty, the last possible one if it is
+        """Return the latest timestamp in the segment: -1 if it is empty, the largest possible one if it is
         damaged.
         """
         segment = self.segment
@@ -330,41 +330,41 @@ class SegmentWriter:
             try:
                 self.max_timestamp = sealed.max_timestamp
             except (CorruptionError, FileNotFoundError):
-                return MAX_INT64  # so that nothing is deleted on its word
+                return MAX_INT64  # so that it is never a reason to delete anything
         return self.max_timestamp
 
     @property
     def is_unlinked(self) -> bool:
-        """Whether the file was removed: what is written to it is lost when it is closed."""
+        """Whether the file was removed: anything written to it is lost when it is closed."""
         return self.fd != _RESTING and os.fstat(self.fd).st_nlink == 0
 
     def make_way_for_sync(self) -> None:
-        """Map no tail for a while: a store into a page that is on its way to the disk may have to wait, and
-        so would every other thread of Python, which pwrite() lets run.
+        """Map no tail for a while: a store into a page under writeback may block, and with it every Python
+        thread, whereas pwrite() lets other threads run.
         """
         self._unmap_tail()
         self._singles = 0
 
     def another_handle(self) -> files.Descriptor:
-        """Return another descriptor of the file, which may outlast this writer: a roll closes ours."""
+        """Return another descriptor of the file, which stays valid when a roll closes ours."""
         if self.fd == _RESTING:
             return files.Descriptor(files.open_same(self.segment.path, self.segment.inode, os.O_RDWR))
         return files.Descriptor(os.dup(self.fd))
 
     def prepare_to_seal(self) -> None:
-        """Do what can fail of sealing: after this, seal() has the room it needs, and the file its size."""
+        """Do the part of sealing that can fail: reserve index entries and cut the file to its size."""
         self.builder.make_room()
         self.give_back()
 
     def seal(self, next_offset: int) -> None:
-        """Finish the segment, after prepare_to_seal(): its indexes get their last entry."""
+        """Finish the segment after prepare_to_seal(): add the last index entries."""
         self.builder.finish(self.segment.size_bytes, next_offset)
         self.segment.active = False
-        self.segment.release()  # its indexes were read without their seal
+        self.segment.release()  # readers opened its indexes without a seal
         self.close()
 
     def seal_indexes(self, next_offset: int) -> None:
-        """Seal the indexes and make them durable, for a clean open to believe; without room it will not."""
+        """Seal the indexes durably, so that a clean open trusts them; on a full disk it will not."""
         try:
             self.builder.finish(self.segment.size_bytes, next_offset)
         except OSError as error:
@@ -373,32 +373,32 @@ class SegmentWriter:
         self.builder.sync()
 
     def close(self) -> None:
-        """Let the file go; closing twice is fine."""
-        fd, self.fd = self.fd, -1  # first, so that an interrupted close is not made twice
+        """Close the files; closing twice is fine."""
+        fd, self.fd = self.fd, -1  # first, so that the descriptor is not closed twice after an interrupt
         if fd >= 0:
             os.close(fd)
             self._unmap_tail()
             self.builder.close()
 
     def __del__(self) -> None:
-        if getattr(self, "fd", -1) >= 0:  # a roll that Ctrl-C ended has nobody else to close it
+        if getattr(self, "fd", -1) >= 0:  # nothing else closes it after Ctrl-C in a roll
             self.close()
 
 
 def _not_awake() -> None:
-    raise AssertionError("wake() comes first")
+    raise AssertionError("call wake() first")
 
 
 def longest_ms(config: TopicConfig) -> int:
-    """Return how long a segment may be active: one that is to be compacted must be sealed in time."""
+    """Return how long a segment may be active; one to be compacted must be sealed in time."""
     limits = [config.segment_ms, config.max_compaction_lag_ms if config.compacts else -1]
     return min((limit for limit in limits if limit != -1), default=_NEVER)
 
 
 def _let_go_of_staged(path: str) -> None:
-    """Let a segment without records have a file of its own: Ctrl-C may have come as a staged one was adopted.
+    """Remove the name of a staged file from an empty segment: Ctrl-C may have interrupted an adoption.
 
-    That one has another name, under which it is still to be published: it must not be cut.
+    The file has another name, under which it will still be published: it must not be cut.
     """
     with contextlib.suppress(FileNotFoundError):
         if os.stat(path).st_nlink > 1:
@@ -416,10 +416,10 @@ def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) 
 
 
 def open_builder(segment: Segment, config: TopicConfig, *, trust_indexes: bool) -> IndexBuilder:
-    """Open a segment's indexes for writing and index what they lack, all of it if they are not true.
+    """Open a segment's indexes for writing and add what they lack; rebuild them if they are wrong.
 
-    They are `trust_indexes` after a clean shutdown, which sealed them. CorruptionError if the batches do not
-    follow one another.
+    `trust_indexes` is set after a clean shutdown, which sealed them. CorruptionError if the batches are not
+    consecutive.
     """
     offset_path, time_path = companions(segment.path)
     limit = config.segment_index_bytes
@@ -440,7 +440,7 @@ def open_builder(segment: Segment, config: TopicConfig, *, trust_indexes: bool) 
 
 
 def sync_sealed(segment: Segment) -> None:
-    """Make a sealed segment and its indexes durable; what retention removed meanwhile needs it no more."""
+    """Make a sealed segment and its indexes durable; files that retention has removed are skipped."""
     for path in (segment.path, *companions(segment.path)):
         try:
             fd = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""RecordBatch: a stored batch, read in place. Nothing is copied until somebody asks for Python objects."""
+"""RecordBatch: a stored batch, read in place. Nothing is copied until Python objects are requested."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LATEST_SAFE_TIME = (1 << 63) - (1 << 32)  # no delta of 32 bits leads from here
 
 
 class HeaderStrings(NamedTuple):
-    """The headers of all records of a batch: where each record's start, names and values."""
+    """The headers of all records of a batch: the count of each record, names and values."""
 
     counts: Ints
     names: Strings
@@ -60,7 +60,7 @@ class HeaderStrings(NamedTuple):
 
 
 class Body(NamedTuple):
-    """The columns of a batch, as they stand in its buffer."""
+    """The columns of a batch, as stored in its buffer."""
 
     offsets: Ints | None
     timestamps: Ints
@@ -120,7 +120,7 @@ class RecordBatch:
 
     @property
     def first_row(self) -> int:
-        """The row of the stored batch with which this part of it starts."""
+        """The row of the stored batch where this part of it starts."""
         return self._low
 
     @property
@@ -130,7 +130,7 @@ class RecordBatch:
 
     @property
     def body_bytes(self) -> int:
-        """The size of the body before compression, as the batch claims it; nothing is unpacked."""
+        """The size of the body before compression, as the batch states it; nothing is unpacked."""
         header = self.header
         if not header.flags & CODEC_MASK:
             return header.size - _body_start(header)
@@ -138,12 +138,12 @@ class RecordBatch:
 
     @property
     def unpacked_bytes(self) -> int:
-        """About what its records take in memory: the batch before compression, at least 16 bytes a record."""
+        """Roughly the memory its records take: the batch before compression, at least 16 bytes per record."""
         return max(self.header.size, self.body_bytes, _LEAST_ROW_BYTES * len(self))
 
     @property
     def delete_horizon(self) -> int | None:
-        """When its tombstones may go, in milliseconds since the epoch; None before a compaction saw them."""
+        """When its tombstones may be removed, in milliseconds; None before the first compaction of it."""
         if not self.header.flags & DELETE_HORIZON:
             return None
         return int(HORIZON.unpack_from(self._buffer, HEADER_BYTES)[0])
@@ -159,7 +159,7 @@ class RecordBatch:
         return self._body or self._read(want_ends=False)
 
     def body_with_ends(self) -> Body:
-        """Return the body with the ends of its strings, so that their sums need not be taken again."""
+        """Return the body with the ends of its strings, which are computed while it is checked."""
         return self._body or self._read(want_ends=True)
 
     def _read(self, *, want_ends: bool) -> Body:
@@ -171,16 +171,18 @@ class RecordBatch:
         return self._body
 
     def check_contents(self) -> None:
-        """Raise CorruptionError unless all of the batch is as the format says: for one that somebody sent.
+        """Raise CorruptionError unless all of the batch follows the format: for batches from another machine.
 
-        Columns are checked whenever they are read. That leaves what readers do not rely on: the timestamps in
-        the header are the lowest and the highest, and a null has no bytes.
+        Columns are checked whenever they are read. This checks what readers do not rely on: that the header
+        has the lowest and the highest timestamp, and that a null has no bytes.
         """
         header, body = self.header, self.body
         deltas = body.timestamps.stored
         spread = (0, 0) if deltas is None or len(deltas) == 0 else (int(deltas.min()), int(deltas.max()))
         if spread != (0, header.max_timestamp - header.base_timestamp):
-            raise CorruptionError(self._path, self.position, "timestamps other than the header says")
+            raise CorruptionError(
+                self._path, self.position, "its header has other timestamps than its records"
+            )
         columns = [body.keys, body.values] + ([] if body.headers is None else [body.headers.values])
         if any(column.has_bytes_of_nulls() for column in columns):
             raise CorruptionError(self._path, self.position, "a null that has bytes")
@@ -264,11 +266,11 @@ class RecordBatch:
         return map(tuple.__new__, repeat(Record), self._rows())
 
     def consumer_records(self, name: TopicPartition) -> Iterator[ConsumerRecord]:
-        """Iterate over the records, as a consumer gets them from the partition `name`."""
+        """Iterate over the records as ConsumerRecords of the partition `name`."""
         return map(tuple.__new__, repeat(ConsumerRecord), self._rows(*name))
 
     def _rows(self, *before: Any) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the fields of each record, with these constants before them."""
+        """Iterate over the fields of each record, preceded by these constants."""
         header, body = self.header, self.body
         offsets: Iterable[int]
         if body.offsets is None:
@@ -296,7 +298,7 @@ def _body_start(header: BatchHeader) -> int:
 
 
 def _raw_body(header: BatchHeader, buffer: memoryview) -> tuple[memoryview, int]:
-    """Return the body before compression, and how many bytes of padding may follow its last column."""
+    """Return the uncompressed body, and how many bytes of padding may follow its last column."""
     body = buffer[_body_start(header) :]
     codec_id = header.flags & CODEC_MASK
     if codec_id == compression.NONE:
@@ -313,7 +315,7 @@ def _raw_body(header: BatchHeader, buffer: memoryview) -> tuple[memoryview, int]
 
 
 class _Cursor:
-    """Walks the columns of a body, which stand one after another, each padded to 8 bytes."""
+    """Walks through the columns of a body, each of which is padded to 8 bytes."""
 
     __slots__ = ("body", "position", "want_ends")
 
@@ -327,7 +329,7 @@ class _Cursor:
         return self.body[start : start + size]
 
     def skip(self, size: int) -> int:
-        """Return where the next column starts, which takes `size` bytes."""
+        """Return the position of the next column, which takes `size` bytes."""
         start = self.position
         self.position = end = start + size
         if end > len(self.body):
@@ -355,9 +357,9 @@ class _Cursor:
 
 
 def _read_body(header: BatchHeader, body: memoryview, most_padding: int, want_ends: bool) -> Body:
-    """Return the columns of a body; ValueError if it is not as docs/format.md says.
+    """Return the columns of a body; ValueError if it does not follow docs/format.md.
 
-    Whatever the bytes are, no more is allocated than MAX_RECORDS and MAX_HEADERS rows take.
+    Whatever the bytes are, this allocates no more than MAX_RECORDS and MAX_HEADERS rows take.
     """
     count = header.record_count
     (key_form, value_form, time_form, offset_form, key_nulls, value_nulls, has_headers,
@@ -403,7 +405,7 @@ def _read_body(header: BatchHeader, body: memoryview, most_padding: int, want_en
 
 
 def _check_offsets(deltas: Ints, last_delta: int) -> None:
-    """Refuse offsets that do not grow, or leave the batch."""
+    """Refuse offsets that do not increase or are beyond the batch."""
     stored = deltas.stored
     if stored is None or len(stored) == 0:
         return
@@ -427,6 +429,6 @@ def _check_names(names: Strings) -> None:
     blob.decode()
     starts = names.ends()[:-1]
     starts = starts[starts < len(blob)]
-    # all of it is UTF-8, so each name is unless one begins with the rest of a character
+    # the whole is UTF-8, so each name is, unless one begins inside a character
     if ((np.frombuffer(blob, np.uint8)[starts] & 0xC0) == 0x80).any():
         raise ValueError("a header name begins inside a character")

@@ -1,9 +1,9 @@
-"""Compression of batch bodies. zstd is always there; the others when their packages are.
+"""Compression of batch bodies. zstd is always available, the other codecs if their packages are installed.
 
 The numbers are Kafka's. A codec is a pair of functions; its package is imported at first use.
 
-What is unpacked may come from anywhere, so the size that it claims is the most that is ever allocated for it,
-and only if the codec can make that many bytes of what is stored: see unpack().
+Compressed bytes may come from anywhere. So no more than the size they claim is ever allocated for them, and
+only if the codec can produce that many bytes from what is stored: see unpack().
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Bytes = bytes | bytearray | memoryview
 class Codec(NamedTuple):
     """compress(raw) -> stored, and decompress(stored, raw_size) -> raw, which takes no more than raw_size.
 
-    `most_expansion` is how many bytes one stored byte can stand for, at most.
+    `most_expansion` is the largest number of bytes that one stored byte can expand to.
     """
 
     compress: Callable[[Bytes], bytes]
@@ -41,21 +41,21 @@ def get(codec_id: int) -> Codec:
 
 
 def unpack(codec_id: int, stored: Bytes, raw_size: int) -> bytes:
-    """Return the `raw_size` bytes that were stored; ValueError if these are not what is there.
+    """Return the `raw_size` bytes that were compressed; ValueError if `stored` does not hold exactly these.
 
-    Time and memory are bounded by raw_size, whatever the stored bytes hold.
+    raw_size bounds time and memory, whatever the stored bytes are.
     """
     codec = get(codec_id)
     if raw_size > len(stored) * codec.most_expansion:
-        raise ValueError(f"{len(stored)} bytes cannot stand for {raw_size}")
+        raise ValueError(f"{len(stored)} bytes cannot expand to {raw_size}")
     try:
         raw = codec.decompress(stored, raw_size)
     except (ValueError, MemoryError):
         raise
-    except Exception as problem:  # each package has its own
+    except Exception as problem:  # each package has its own exceptions
         raise ValueError(f"the body does not decompress: {problem}") from None
     if len(raw) != raw_size:
-        raise ValueError(f"the body has other than {raw_size} bytes")
+        raise ValueError(f"the body does not have {raw_size} bytes")
     return raw
 
 
@@ -74,13 +74,13 @@ def _zstd() -> Codec:
     def decompress(stored: Bytes, raw_size: int) -> bytes:
         if not hasattr(local, "decompressor"):
             local.decompressor = zstandard.ZstdDecompressor(max_window_size=8 << 20)
-        # a frame that states its size is given that much room, whatever max_output_size says
+        # zstandard allocates the size that a frame states, whatever max_output_size is
         if zstandard.frame_content_size(stored) != raw_size:
-            raise ValueError(f"no zstd frame of {raw_size} bytes")
+            raise ValueError(f"not a zstd frame of {raw_size} bytes")
         raw: bytes = local.decompressor.decompress(stored, allow_extra_data=False)
         return raw
 
-    return Codec(compress, decompress, 1 << 15)  # a block of 128 KiB that repeats one byte has 4
+    return Codec(compress, decompress, 1 << 15)  # a 128 KiB block of one repeated byte takes 4 bytes
 
 
 def _gzip() -> Codec:
@@ -91,11 +91,11 @@ def _gzip() -> Codec:
         return packer.compress(raw) + packer.flush()
 
     def decompress(stored: Bytes, raw_size: int) -> bytes:
-        # measured: 5 % more than without a limit; piece by piece 20 %
+        # measured: 5 % slower than without a limit; piece by piece would be 20 % slower
         unpacker = zlib.decompressobj(gzip_window)
-        raw = unpacker.decompress(stored, raw_size + 1)  # one more, or it would not look for the end
+        raw = unpacker.decompress(stored, raw_size + 1)  # one more, or it would not reach the end marker
         if not unpacker.eof or unpacker.unused_data:
-            raise ValueError(f"no gzip stream of {raw_size} bytes")
+            raise ValueError(f"not a gzip stream of {raw_size} bytes")
         return raw
 
     return Codec(compress, decompress, 1032)  # 258 bytes for 2 bits
@@ -108,7 +108,7 @@ def _lz4() -> Codec:
         context = frame.create_decompression_context()
         raw, used, ended = frame.decompress_chunk(context, stored, max_length=raw_size + 1)
         if not ended or used != len(stored):
-            raise ValueError(f"no lz4 frame of {raw_size} bytes")
+            raise ValueError(f"not an lz4 frame of {raw_size} bytes")
         return bytes(raw)
 
     return Codec(lambda raw: bytes(frame.compress(raw, store_size=True)), decompress, 255)
@@ -119,7 +119,7 @@ def _snappy() -> Codec:
 
     def decompress(stored: Bytes, raw_size: int) -> bytes:
         if snappy.decompress_raw_len(stored) != raw_size:
-            raise ValueError(f"no snappy block of {raw_size} bytes")
+            raise ValueError(f"not a snappy block of {raw_size} bytes")
         return bytes(snappy.decompress_raw(stored))
 
     return Codec(lambda raw: bytes(snappy.compress_raw(raw)), decompress, 22)  # 64 bytes for 3

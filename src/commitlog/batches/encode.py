@@ -65,7 +65,7 @@ _OFFSET_BYTES = 4  # of a record, at most
 
 
 class EncodedBatch:
-    """A batch complete but for its stamp, with its checksum already taken."""
+    """A batch that lacks only its stamp; its checksum is computed."""
 
     __slots__ = ("crc", "max_timestamp", "parts", "producer", "size", "span")
 
@@ -81,7 +81,7 @@ class EncodedBatch:
         self.crc = crc
         self.parts = parts
         self.size = size
-        self.span = span  # how many offsets the batch takes
+        self.span = span  # the number of offsets that the batch takes
         self.max_timestamp = max_timestamp
         self.producer = producer  # producer_id, producer_epoch, base_sequence
 
@@ -91,7 +91,7 @@ class EncodedBatch:
 
 
 def totals(batches: tuple[EncodedBatch, ...]) -> tuple[int, int, int]:
-    """Return the bytes and the offsets that batches take, and their latest timestamp."""
+    """Return the number of bytes and of offsets that batches take, and their latest timestamp."""
     size = span = latest = 0
     for batch in batches:
         size += batch.size
@@ -101,7 +101,7 @@ def totals(batches: tuple[EncodedBatch, ...]) -> tuple[int, int, int]:
 
 
 class HeaderColumns(NamedTuple):
-    """The headers of all records: how many each has, and their names and values one after another."""
+    """The headers of all records: the count of each record, and all names and values in order."""
 
     counts: IntColumn
     names: BytesColumn
@@ -109,7 +109,7 @@ class HeaderColumns(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What a batch holds. `timestamps` are deltas; `offsets` are deltas too, None where contiguous."""
+    """The contents of a batch. `timestamps` and `offsets` are deltas; `offsets` is None if contiguous."""
 
     keys: BytesColumn
     values: BytesColumn
@@ -119,7 +119,7 @@ class Columns(NamedTuple):
 
 
 class Rules:
-    """What a topic's settings ask of every batch."""
+    """What a topic's settings require of every batch."""
 
     __slots__ = ("flags", "keyed", "log_append_time", "max_message_bytes", "shapes")
 
@@ -134,14 +134,14 @@ class Rules:
         self.shapes = None if compressed else shapes_for(self.flags, self.max_message_bytes)
 
     def check_keys(self, keys: BytesColumn, count: int, first: int = 0) -> None:
-        """Raise InvalidRecordError if a record lacks the key that it needs; `first` numbers the records."""
+        """Raise InvalidRecordError if a record lacks a required key; `first` is the first one's number."""
         if self.keyed and keys.nulls != NO_NULLS:
             present = np.unpackbits(np.frombuffer(keys.bitmap, np.uint8), count=count, bitorder="little")
             index = 0 if keys.nulls == ALL_NULL else int(present.argmin())
             raise InvalidRecordError(first + index, "a compacted topic needs a key in every record")
 
     def check_sizes(self, columns: Columns, count: int, first: int = 0) -> None:
-        """Raise RecordTooLargeError if a record is above max_message_bytes; `first` numbers the records."""
+        """Raise RecordTooLargeError if one exceeds max_message_bytes; `first` is the first one's number."""
         keys, values, headers = columns.keys.lengths, columns.values.lengths, columns.headers
         bound = most(keys) + most(values)
         if headers is not None:
@@ -173,7 +173,7 @@ def encode(
     now_ms: int,
     producer: tuple[int, int, int] = NO_PRODUCER,
 ) -> tuple[EncodedBatch, ...]:
-    """Check records and encode them into one batch; none, if there are no records."""
+    """Check records and encode them into one batch; no batch if there are no records."""
     values = _listed(values)
     count = len(values)
     if keys is not None:
@@ -187,7 +187,7 @@ def encode(
         times = times if rules.log_append_time else given
     if count == 0:
         return ()
-    check_count(count)  # before much work is done for nothing
+    check_count(count)  # before the expensive work
     columns = Columns(
         keys=NO_STRINGS if keys is None else pack_bytes(keys, "key"),
         values=pack_bytes(values, "value"),
@@ -223,9 +223,9 @@ def assemble(
     producer: tuple[int, int, int] = NO_PRODUCER,
     delete_horizon: int | None = None,
 ) -> EncodedBatch:
-    """Lay columns out as a batch of `count` records that takes `span` (or else `count`) offsets.
+    """Assemble a batch of `count` records that takes `span` offsets, by default `count`.
 
-    BatchTooLargeError if the format has no room for it.
+    BatchTooLargeError if it exceeds a limit of the format.
     """
     check_count(count)
     if columns.headers is not None and total(columns.headers.counts, count) > MAX_HEADERS:
@@ -237,7 +237,7 @@ def assemble(
         columns = columns._replace(timestamps=narrow_within(timestamps - low, 0, high - low))
     body = _lay_out(columns)
     body_size = sum(map(len, body))
-    # a batch that is new leaves room for the offsets that it gets when compaction removes records of it
+    # a new batch leaves room for the column of offsets that it gets when compaction removes records
     limit = MAX_BODY_BYTES - (_OFFSET_BYTES * count + 8 if span is None else 0)
     if body_size > limit:
         raise BatchTooLargeError(body_size, limit, "bytes before compression")
@@ -260,14 +260,14 @@ def assemble(
 
 
 def numbered(batch: EncodedBatch, producer: tuple[int, int, int]) -> EncodedBatch:
-    """Return a batch of assemble() as one of a producer; only its header and checksum are new."""
+    """Return a batch of assemble() with another producer; only its header and checksum are new."""
     fields = list(CHECKED.unpack_from(batch.parts[0]))
     fields[2], fields[8], fields[5] = producer  # producer_id, producer_epoch, base_sequence
     return _with_head(batch, fields, producer)
 
 
 def retimed(batch: EncodedBatch, timestamp: int) -> EncodedBatch:
-    """Return a batch whose records all have one timestamp with another one; its parts are one."""
+    """Return a batch whose records share one timestamp, with another timestamp."""
     fields = list(CHECKED.unpack_from(batch.parts[0]))
     fields[3] = fields[4] = timestamp  # base_timestamp, max_timestamp
     return _with_head(batch, fields, batch.producer)
@@ -312,7 +312,7 @@ def _lay_out(columns: Columns) -> list[Buffer]:
 
 
 def _compress(body: list[Buffer], size: int, flags: int) -> tuple[list[Buffer], int, int]:
-    """Compress the body, unless that would make it longer."""
+    """Compress the body unless that would make it larger."""
     packed = compression.get(flags & CODEC_MASK).compress(b"".join(body))
     if COMPRESSED.size + len(packed) >= size:
         return body, size, flags & ~CODEC_MASK
@@ -327,7 +327,7 @@ def reencode(
 ) -> EncodedBatch:
     """Encode the records of a slice again, as a batch that takes `span` offsets.
 
-    base_offset and producer are the same as before, unless they are given.
+    It keeps its base_offset and producer unless others are given.
     """
     header = batch.header
     columns = Columns(
@@ -343,13 +343,13 @@ def reencode(
 
 
 def encode_empty(span: int, timestamp: int) -> EncodedBatch:
-    """Return a batch of no records that takes `span` offsets: what stands where records are gone."""
+    """Return an empty batch that takes `span` offsets: a placeholder for removed records."""
     return assemble(Columns(NO_STRINGS, NO_STRINGS), 0, timestamp, 0, span)
 
 
 def offset_deltas(deltas: Int64s) -> IntColumn | None:
-    """Return the column of offsets relative to the batch's, None where they are contiguous."""
-    if len(deltas) == 0 or int(deltas[-1]) == len(deltas) - 1:  # they only grow, so nothing is missing
+    """Return the column of offsets relative to the batch's; None if they are contiguous."""
+    if len(deltas) == 0 or int(deltas[-1]) == len(deltas) - 1:  # they increase, so none is missing
         return None
     column = narrow(deltas)
     # a constant offset column means contiguous, so a lone record after a gap is written out

@@ -1,6 +1,6 @@
-"""The shape of a batch on disk: structs, flags and the header. docs/format.md says the same in words.
+"""The layout of a batch on disk: structs, flags and the header. docs/format.md describes it in words.
 
-encode.py writes this shape and batch.py reads it; no other module knows a byte of it.
+encode.py writes this layout and batch.py reads it; single.py does both for batches of one record.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ MAGIC = int.from_bytes(b"CLB1", "little")
 # flags
 CODEC_MASK = 0b111
 LOG_APPEND_TIME = 1 << 3
-DELETE_HORIZON = 1 << 6  # the body is preceded by the time from which its tombstones may go
+DELETE_HORIZON = 1 << 6  # before the body is the time from which its tombstones may be removed
 # Bits 8 to 10 name the encoding of the body; 0, columnar, is the only one so far. A reader refuses a batch
 # with any bit it does not know.
 KNOWN_FLAGS = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON
 
-# The stamp stands outside the crc32c, so that a log can place a batch without touching its body.
+# The crc32c does not cover the stamp, so that a log can place a batch without touching its body.
 STAMP = Struct("<qiI")  # base_offset, leader_epoch, checksum
 # magic, size, producer_id, base_timestamp, max_timestamp,
 # base_sequence, record_count, last_offset_delta, producer_epoch, flags
 CHECKED = Struct("<IIqqqiIIhH")
 HEADER = Struct(STAMP.format + CHECKED.format[1:])
-# The body starts with: forms of key lengths, value lengths, timestamps, offsets; nulls of keys, values;
+# The body starts with the forms of key lengths, value lengths, timestamps, offsets; nulls of keys, values;
 # whether there are headers; constant key length; constant value length.
 DESCRIPTOR = Struct("<BBBBBBBxII")
 # With headers, this follows: forms of counts, name lengths, value lengths; nulls of values; their constants.
@@ -45,9 +45,9 @@ _PEEK = Struct("<q8xII32xI")  # base_offset, magic, size, last_offset_delta
 HEADER_BYTES = HEADER.size
 MAGIC_BYTES, MAGIC_POSITION = MAGIC.to_bytes(4, "little"), STAMP.size  # for finding a batch after damage
 SMALLEST_BATCH_BYTES = HEADER.size + DESCRIPTOR.size
-# What a batch may hold. Writers stay below these limits, and a reader that meets a batch above one of them
-# raises CorruptionError: nothing is allocated on the word of a count that no byte stands for.
-MAX_RECORDS = 1 << 20  # equal columns take no bytes, so this bounds the rows that 80 bytes may stand for
+# The limits of a batch. Writers stay within them, and a reader that meets a batch beyond one raises
+# CorruptionError: nothing is allocated because of a count that no bytes back up.
+MAX_RECORDS = 1 << 20  # constant columns take no bytes, so this bounds the rows that 80 bytes can hold
 MAX_HEADERS = 1 << 20  # of all records together, for the same reason
 MAX_BODY_BYTES = (1 << 31) - 1  # before compression: Arrow counts the bytes of a column in 31 bits
 _LAST_OFFSET = (1 << 63) - 2
@@ -79,7 +79,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def producer(self) -> tuple[int, int, int]:
-        """Who wrote it: producer_id, producer_epoch, base_sequence; NO_PRODUCER if nobody said."""
+        """Its producer: producer_id, producer_epoch, base_sequence; NO_PRODUCER if it has none."""
         return self.producer_id, self.producer_epoch, self.base_sequence
 
     @property
@@ -99,23 +99,23 @@ _new_header = partial(tuple.__new__, BatchHeader)  # measured: 4 times faster th
 def stamp(base_offset: int, leader_epoch: int, crc: int) -> bytes:
     """Return the first 16 bytes of a batch whose other bytes have this crc32c.
 
-    Offset and epoch are folded into the checksum, so that a bit that rots in them is noticed too.
+    The checksum covers offset and epoch too, so that a rotten bit in them is detected.
     """
     return STAMP.pack(base_offset, leader_epoch, crc ^ fold(base_offset, leader_epoch))
 
 
 def fold(base_offset: int, leader_epoch: int) -> int:
-    """Return offset and epoch as 32 bits that change when any of theirs does."""
+    """Return 32 bits that change with every bit of offset and epoch."""
     return (base_offset ^ base_offset >> 32 ^ leader_epoch) & 0xFFFF_FFFF
 
 
 def peek(buffer: Buffer, position: int, path: str, shift: int = 0) -> tuple[int, int, int]:
-    """Return base_offset, next_offset and size of the batch at `position`, without its checksum.
+    """Return base_offset, next_offset and size of the batch at `position` without checking its checksum.
 
     `shift` is the file position of the buffer's first byte, for the error.
     """
     if len(buffer) - position < HEADER_BYTES:
-        raise CorruptionError(path, position + shift, "a batch header cut off")
+        raise CorruptionError(path, position + shift, "the file ends inside a batch header")
     base_offset, magic, size, last_delta = _PEEK.unpack_from(buffer, position)
     if magic != MAGIC or size < SMALLEST_BATCH_BYTES or size & 7:
         raise CorruptionError(path, position + shift, "no batch starts here")
@@ -123,7 +123,7 @@ def peek(buffer: Buffer, position: int, path: str, shift: int = 0) -> tuple[int,
 
 
 def header_at(buffer: Buffer, position: int) -> BatchHeader | None:
-    """Return the header at `position` if one seems to stand there, without its checksum."""
+    """Return the header at `position` if there seems to be one; its checksum is not checked."""
     header = claimed_header(buffer, position)
     if header is None or header.magic != MAGIC or header.size < SMALLEST_BATCH_BYTES or header.size & 7:
         return None
@@ -131,14 +131,14 @@ def header_at(buffer: Buffer, position: int) -> BatchHeader | None:
 
 
 def claimed_header(buffer: Buffer, position: int) -> BatchHeader | None:
-    """Return what stands where a header should, whatever it is: to find the way on after damage."""
+    """Return the bytes at `position` as a header, whatever they are: to find the way past damage."""
     if len(buffer) - position < HEADER_BYTES:
         return None
     return _new_header(HEADER.unpack_from(buffer, position))
 
 
 def batches_start_at(buffer: Buffer, positions: Int64s, offsets: Int64s) -> bool:
-    """Say whether a batch with each of these base_offsets seems to start at each of these positions."""
+    """Say whether batches with these base_offsets seem to start at these positions."""
     words = np.frombuffer(buffer, "<i8", len(buffer) // 8)
     starts = positions // 8
     magics = words[starts + STAMP.size // 8] & 0xFFFF_FFFF
@@ -146,7 +146,7 @@ def batches_start_at(buffer: Buffer, positions: Int64s, offsets: Int64s) -> bool
 
 
 def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) -> BatchHeader:
-    """Return the header of the batch at `position`, or raise CorruptionError if it is not whole and sound."""
+    """Return the header of the batch at `position`; CorruptionError if the batch is incomplete or damaged."""
     header, crc = unstamped(buffer, position, end, path, shift)
     if crc ^ fold(header.base_offset, header.leader_epoch) != header.crc:
         raise CorruptionError(path, position + shift, "the checksum of a batch does not match")
@@ -161,16 +161,16 @@ def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) ->
 
 
 def check_flags(flags: int, path: str, position: int) -> None:
-    """Refuse a batch that a later version wrote."""
+    """Refuse a batch written by a later version."""
     if flags & ~KNOWN_FLAGS or flags & CODEC_MASK not in compression.NAMES:
         place = f"{path}, byte {position}"
         raise UnsupportedFormatError(place, f"batch flags {flags:#x}", f"{KNOWN_FLAGS:#x}")
 
 
 def unstamped(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) -> tuple[BatchHeader, int]:
-    """Return the header of the batch at `position`, and the crc32c of all but its stamp, whatever that says.
+    """Return the header of the batch at `position`, and the crc32c of everything but its stamp.
 
-    CorruptionError if no whole batch seems to stand there.
+    The stamp is not checked. CorruptionError if there seems to be no complete batch.
     """
     if end - position < SMALLEST_BATCH_BYTES:
         raise CorruptionError(path, position + shift, f"a batch cut off after {end - position} bytes")

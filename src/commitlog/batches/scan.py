@@ -1,7 +1,7 @@
-"""Where the batches of a file end that may be torn, or that has reserved blocks behind them.
+"""Finds the end of the batches in a file that may be torn, or that has reserved blocks behind them.
 
-Reserved blocks are the zeros behind the last batch of a segment whose writer is at work, or was killed. They
-are read, not mapped: the writer may cut them off meanwhile, and a map would then kill the reader.
+Reserved blocks are the zeros behind the last batch of a segment whose writer is active or was killed. They
+are read, not mapped: the writer may cut them off at any time, and touching a map would then kill the reader.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from commitlog.errors import CorruptionError
 from commitlog.progress import Steps
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-_ZEROS_BYTES = 1024 * 1024  # read at once when looking for zeros
-_LAST_BYTES = 8  # a batch may end in this many zeros, but few do
+_ZEROS_BYTES = 1024 * 1024  # read at once when checking for zeros
+_LAST_BYTES = 8  # few batches end in this many zeros
 
 
 class Checked(NamedTuple):
-    """What check_batches() found: where offsets go on after the sound batches, what is wrong there, and the
-    latest timestamp of the sound ones, -1 if there are none.
+    """What check_batches() found: the offset after the sound batches, the damage there, and their latest
+    timestamp, -1 if there are none.
     """
 
     next_offset: int
@@ -33,7 +33,7 @@ class Checked(NamedTuple):
 def check_batches(path: str, position: int, size: int, expected: int, steps: Steps | None = None) -> Checked:
     """Check the batches of [position, size), the first of which has the offset `expected`.
 
-    Reads rather than maps: a writer may cut the file meanwhile, and a map would then kill the reader.
+    It reads rather than maps: a writer may cut the file, and touching the map would then kill the reader.
     """
     latest = -1
     if position >= size:
@@ -51,7 +51,7 @@ def check_batches(path: str, position: int, size: int, expected: int, steps: Ste
             if position < size:
                 header = chunk.checked(position, path)
                 if header.base_offset != expected:
-                    reason = f"offset {header.base_offset} stands where {expected} should"
+                    reason = f"offset {header.base_offset} where {expected} was expected"
                     return Checked(expected, CorruptionError(path, position, reason), latest)
                 if header.next_offset > MAX_INT64:
                     reason = f"offsets end at {MAX_INT64}, not at {header.next_offset}"
@@ -66,7 +66,7 @@ def check_batches(path: str, position: int, size: int, expected: int, steps: Ste
 
 
 class _Chunk:
-    """The bytes [start, end) of a file, a few megabytes at a time."""
+    """A window [start, end) of a few megabytes on a file."""
 
     def __init__(self, fd: int, size: int, steps: Steps) -> None:
         self._fd = fd
@@ -76,7 +76,7 @@ class _Chunk:
         self.start = self.end = 0
 
     def hold(self, position: int, count: int) -> None:
-        """Hold [position, position + count), or what the file has of it."""
+        """Load [position, position + count), as far as the file goes."""
         count = min(count, self._size - position)
         if self.start <= position and position + count <= self.end:
             return
@@ -92,7 +92,7 @@ class _Chunk:
             self.end += read
 
     def checked(self, position: int, path: str) -> BatchHeader:
-        """Return the header of the batch at `position`; CorruptionError if it is not whole and sound."""
+        """Return the header of the batch at `position`; CorruptionError if it is incomplete or damaged."""
         self.hold(position, SMALLEST_BATCH_BYTES)
         header = header_at(self.buffer, position - self.start)
         if header is not None:
@@ -101,7 +101,7 @@ class _Chunk:
 
 
 def only_zeros(path: str, start: int, end: int) -> bool:
-    """Say whether a file holds nothing else in [start, end), as far as it goes."""
+    """Say whether [start, end) of a file, as far as it goes, is all zeros."""
     fd = os.open(path, os.O_RDONLY)
     try:
         while start < end:
@@ -115,7 +115,7 @@ def only_zeros(path: str, start: int, end: int) -> bool:
 
 
 def without_reserved(path: str, size: int) -> int:
-    """Return where the batches of a file of `size` bytes end: there, or where nothing but zeros follows."""
+    """Return where the batches of a file of `size` bytes end: at `size`, or where only zeros follow."""
     if not only_zeros(path, max(size - _LAST_BYTES, 0), size):
         return size
     end = _end_of_headers(path)
@@ -123,7 +123,7 @@ def without_reserved(path: str, size: int) -> int:
 
 
 def _end_of_headers(path: str) -> int:
-    """Return the first position where a header should stand and none does."""
+    """Return the first position where a header is missing."""
     fd = os.open(path, os.O_RDONLY)
     try:
         position, start, chunk = 0, 0, b""

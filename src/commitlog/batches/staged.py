@@ -1,10 +1,10 @@
-"""Staged files: batches that any process wrote, and that publisher.py brings into their partition later.
+"""Staged files: batches that any process wrote, and that publisher.py appends to their partition later.
 
-A staged file holds batches as a segment does, with offsets from 0, for one partition. Each names the file as
-its producer, by which it is recognised in the partition, and its first record's number as its sequence.
+A staged file holds batches for one partition, like a segment, with offsets from 0. Each batch names the file
+as its producer, which identifies it in the partition, and the number of its first record as its sequence.
 
-The stamps of its batches may say anything: a file that is about to be adopted gets those of the partition,
-and a crash may leave it half-way. So a file is known by a checksum of all the rest.
+The stamps of its batches may hold anything: before a file is adopted it gets the partition's stamps, and a
+crash may interrupt that. So the checksum that identifies a file covers everything but the stamps.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, CorruptionError, InvalidRecordError
 
 FOLDER, SUFFIX = "staging", ".staged"
-KEPT_SECONDS = 24 * 60 * 60  # so long a staged file waits for its publication
-_CHUNK_BYTES = 4 << 20  # appended at once; appends of others wait for it
+KEPT_SECONDS = 24 * 60 * 60  # a staged file that is not published by then is removed
+_CHUNK_BYTES = 4 << 20  # appended at once, while other appends wait
 _CHUNK_BATCHES = 512  # files.write_at() writes this many without a copy
 _CRC = Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """Records that wait in a file for CommitLog.publish(). It pickles, and may come from any process."""
+    """Records in a file that CommitLog.publish() can append. It can be pickled and sent between processes."""
 
     topic: str
     partition: int
@@ -42,27 +42,27 @@ class StagedFile:
     size_bytes: int
     records: int
     checksum: int
-    topic_id: str | None = None  # that of the topic it was staged for
+    topic_id: str | None = None  # of the topic it was staged for
 
     @property
     def path(self) -> str:
-        """Where it lies, relative to the log."""
+        """Its path, relative to the log."""
         return os.path.join(FOLDER, f"{self.file_id:016x}{SUFFIX}")
 
 
 class StagedBatch(NamedTuple):
-    """A batch of a staged file: where it lies, and what its partition has to know of it."""
+    """A batch of a staged file: its place, and what its partition needs to know."""
 
     position: int
     size: int
     crc: int  # of all but the stamp
-    span: int  # how many offsets it takes
+    span: int  # the number of offsets it takes
     max_timestamp: int
     producer: tuple[int, int, int]
 
 
 def chained(checksum: int, crc: int) -> int:
-    """Return the checksum of a staged file, from that of its batches before the last, and the last's crc."""
+    """Return the checksum of a staged file from that of all batches but the last, and the last one's crc."""
     return crc32c(_CRC.pack(crc), checksum)
 
 
@@ -70,9 +70,9 @@ def chained(checksum: int, crc: int) -> int:
 
 
 def read_staged(log_path: str, staged: StagedFile) -> list[StagedBatch]:
-    """Return the batches of a staged file; CorruptionError if it is not what was staged.
+    """Return the batches of a staged file; CorruptionError if its contents are not what was staged.
 
-    It may be longer: others appended to it where it was adopted, and a power cut took the segment's name.
+    It may be longer: it was adopted and appended to, and then a power cut lost the segment's name.
     """
     path = os.path.join(log_path, staged.path)
     if staged.size_bytes == 0:
@@ -84,13 +84,13 @@ def read_staged(log_path: str, staged: StagedFile) -> list[StagedBatch]:
     if view is None or len(view) < staged.size_bytes:
         raise CorruptionError(path, len(view or b""), f"{staged.size_bytes} bytes were staged")
     found: list[StagedBatch] = []
-    flags: dict[int, int] = {}  # and where a batch has them
+    flags: dict[int, int] = {}  # and the position of a batch that has them
     position = records = checksum = 0
     while position < staged.size_bytes:
         header, crc = unstamped(view, position, staged.size_bytes, path)
         span = header.last_offset_delta + 1
         if header.producer != (staged.file_id, PUBLISHED, records):
-            raise CorruptionError(path, position, f"another batch than that of record {records}")
+            raise CorruptionError(path, position, f"this is not the batch of record {records}")
         if header.record_count != span or span > MAX_RECORDS:
             raise CorruptionError(path, position, f"{header.record_count} records that take {span} offsets")
         found.append(StagedBatch(position, header.size, crc, span, header.max_timestamp, header.producer))
@@ -108,7 +108,7 @@ def read_staged(log_path: str, staged: StagedFile) -> list[StagedBatch]:
 
 
 def check_staged(log_path: str, staged: StagedFile, config: TopicConfig) -> list[StagedBatch]:
-    """Return the batches; raise what is wrong with them, or keeps them out of a topic with these settings."""
+    """Return the batches; raise an error if they are damaged or a topic with these settings refuses them."""
     found = read_staged(log_path, staged)
     for batch in found:
         if batch.size > config.segment_bytes:
@@ -131,9 +131,9 @@ def _check_keys(path: str, batches: Iterable[StagedBatch]) -> None:
 def chunks(
     path: str, batches: Iterable[StagedBatch], sequence: int, segment_bytes: int
 ) -> Iterator[tuple[EncodedBatch, ...]]:
-    """Iterate over the batches from `sequence` on, as many at a time as are well appended at once.
+    """Iterate over the batches from `sequence` on, in chunks of a good size for one append.
 
-    Each chunk is good until the next one is asked for: they share a buffer.
+    A chunk is valid until the next one is requested: they share a buffer.
     """
     most, buffer = min(_CHUNK_BYTES, segment_bytes), bytearray()
     file = files.Descriptor(os.open(path, os.O_RDONLY))
@@ -142,7 +142,7 @@ def chunks(
         if size > len(buffer):
             buffer = bytearray(max(size, most))
         view = memoryview(buffer)[:size]
-        # measured: twice as fast as writing from a map of the file, whose pages must be found one by one
+        # measured: twice as fast as writing from a map of the file, which faults in its pages one by one
         if os.preadv(file.fd, [view], start) != size:
             raise CorruptionError(path, start, f"{size} bytes were staged here")
         yield tuple(_encoded(one, view[one.position - start :]) for one in chunk)
@@ -162,7 +162,7 @@ def _divided(batches: Iterable[StagedBatch], most_bytes: int) -> Iterator[list[S
 
 
 def _encoded(one: StagedBatch, data: memoryview) -> EncodedBatch:
-    """Return a batch without its stamp: the partition gives it its offset."""
+    """Return a batch without its stamp; the partition assigns its offset."""
     parts = (data[STAMP.size : one.size],)
     return EncodedBatch(one.crc, parts, one.size, one.span, one.max_timestamp, one.producer)
 
@@ -179,17 +179,17 @@ def stamp_batches(fd: int, batches: Sequence[StagedBatch], base_offset: int, lea
 
 
 def remove_staged(log_path: str, staged: Iterable[StagedFile]) -> None:
-    """Remove staged files that are published, or never will be; an adopted one only loses this name."""
+    """Remove staged files that are published or never will be; an adopted one only loses this name."""
     for one in staged:
         files.remove(os.path.join(log_path, one.path))
 
 
 def remove_leftovers(log_path: str, now: float) -> None:
-    """Remove staged files that nobody has touched for a day; `now` is in seconds since the epoch."""
+    """Remove staged files that were not modified for a day; `now` is in seconds since the epoch."""
     try:
         with os.scandir(os.path.join(log_path, FOLDER)) as found:
             for one in found:
                 if one.name.endswith(SUFFIX) and one.stat().st_mtime < now - KEPT_SECONDS:
                     files.remove(one.path)
-    except FileNotFoundError:  # nothing was ever staged, or somebody else removes
+    except FileNotFoundError:  # nothing was ever staged, or another process removed it first
         return
