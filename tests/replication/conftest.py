@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -44,12 +45,21 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[ZooKeeperServer]:
     """A running ZooKeeper; without one the test is skipped, or fails where it must not be missing."""
+    yield from _running_zookeeper()
+
+
+@pytest.fixture
+def own_zookeeper() -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper for one test, which may stop it and change its files."""
+    yield from _running_zookeeper()
+
+
+def _running_zookeeper() -> Iterator[ZooKeeperServer]:
     reason = zookeeper_server.missing()
     if reason is not None and zookeeper_server.REQUIRED:
         pytest.fail(f"COMMITLOG_REQUIRE_ZOOKEEPER is set, but {reason}")
     if reason is not None:
         pytest.skip(f"needs ZooKeeper: {reason}")
-    server = ZooKeeperServer()
-    server.start()
-    yield server
-    server.close()
+    with closing(ZooKeeperServer()) as server:
+        server.start()
+        yield server

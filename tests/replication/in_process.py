@@ -21,7 +21,7 @@ class Hub:
 class InProcessTransport:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._thread = Caller("test-transport")  # it calls whoever was answered
+        self._thread = Caller("test-transport")  # the thread that runs the callbacks of answers
         self._serving = Caller("test-handler")
         self._condition = threading.Condition()
         self._stopped = threading.Event()

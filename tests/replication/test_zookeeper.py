@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -409,29 +410,32 @@ def test_a_node_whose_znode_was_deleted_makes_it_again(rig: ZooKeeperRig, client
     wait_until(lambda: 2 in second.state.nodes and second.incarnation > incarnation)
 
 
-def test_when_zookeeper_restarts_nodes_and_leaders_stay_who_they_are(zookeeper: ZooKeeperServer) -> None:
-    server = ZooKeeperServer()
-    server.start()
-    controllers = [
-        ZooKeeperController(server.hosts, session_timeout_ms=60_000, request_timeout_ms=120_000)
-        for _ in range(2)
-    ]
-    nodes = [Listener(number, one) for number, one in enumerate(controllers, 1)]
-    for node in nodes:
-        node.join()
-    nodes[0].controller.submit(CreateTopic("orders", 1, 2, {}))
-    wait_until(lambda: all(node.orders() for node in nodes))
-    lives = dict(nodes[0].state.nodes)
-    server.stop()
-    server.start()
-    nodes[1].controller.submit(CreateTopic("later", 1, 1, {}))
-    wait_until(lambda: all("later" in node.state.topics for node in nodes), 120)
-    assert dict(nodes[0].state.nodes) == lives
-    one = nodes[0].orders()
-    assert one is not None and (one.leader, one.leader_epoch) == (1, 0)
-    for controller in controllers:
-        controller.close()
-    server.close()
+@contextmanager
+def listening(server: ZooKeeperServer, **timeouts: int) -> Iterator[list[Listener]]:
+    """Two nodes that listen to the server's state."""
+    with ExitStack() as stack:
+        controllers = [
+            stack.enter_context(closing(ZooKeeperController(server.hosts, **timeouts))) for _ in range(2)
+        ]
+        nodes = [Listener(number, one) for number, one in enumerate(controllers, 1)]
+        for node in nodes:
+            node.join()
+        yield nodes
+
+
+def test_when_zookeeper_restarts_nodes_and_leaders_stay_who_they_are(own_zookeeper: ZooKeeperServer) -> None:
+    server = own_zookeeper
+    with listening(server, session_timeout_ms=60_000, request_timeout_ms=120_000) as nodes:
+        nodes[0].controller.submit(CreateTopic("orders", 1, 2, {}))
+        wait_until(lambda: all(node.orders() for node in nodes))
+        lives = dict(nodes[0].state.nodes)
+        server.stop()
+        server.start()
+        nodes[1].controller.submit(CreateTopic("later", 1, 1, {}))
+        wait_until(lambda: all("later" in node.state.topics for node in nodes), 120)
+        assert dict(nodes[0].state.nodes) == lives
+        one = nodes[0].orders()
+        assert one is not None and (one.leader, one.leader_epoch) == (1, 0)
 
 
 def created(node: Listener, name: str, replicas: int) -> None:
@@ -449,59 +453,56 @@ def created(node: Listener, name: str, replicas: int) -> None:
     wait_until(there, 60)
 
 
+def without_znodes(server: ZooKeeperServer) -> None:
+    """Delete the znodes of a server that is stopped, where no node hears of it: at another port."""
+    port, server.port = server.port, 0
+    server.start()
+    client = kazoo_client.KazooClient(server.hosts)
+    client.start()
+    client.delete("/commitlog", recursive=True)
+    client.stop()
+    client.close()
+    server.stop()
+    server.port = port
+
+
 @pytest.mark.parametrize("how", ["the servers", "the znodes", "an older copy"])
 def test_nodes_do_not_listen_to_a_zookeeper_that_lost_its_data_and_do_when_they_are_back(
-    zookeeper: ZooKeeperServer, how: str, tmp_path: Path
+    own_zookeeper: ZooKeeperServer, how: str, tmp_path: Path
 ) -> None:
-    server = ZooKeeperServer()
-    server.start()
-    controllers = [
-        ZooKeeperController(server.hosts, session_timeout_ms=3000, request_timeout_ms=60_000)
-        for _ in range(2)
-    ]
-    nodes = [Listener(number, one) for number, one in enumerate(controllers, 1)]
-    for node in nodes:
-        node.join()
-    if how == "an older copy":
+    server = own_zookeeper
+    with listening(server, session_timeout_ms=3000, request_timeout_ms=60_000) as nodes:
+        if how == "an older copy":
+            server.stop()
+            shutil.copytree(server.data, tmp_path / "older")
+            server.start()
+        wait_until(lambda: set(nodes[0].state.nodes) == {1, 2}, 60)
+        created(nodes[0], "orders", 2)
+        wait_until(lambda: all(node.orders() for node in nodes), 60)
+        wait_until(lambda: all(node.state == nodes[0].state for node in nodes), 60)
         server.stop()
-        shutil.copytree(server.data, tmp_path / "older")
-        server.start()
-    wait_until(lambda: set(nodes[0].state.nodes) == {1, 2}, 60)
-    created(nodes[0], "orders", 2)
-    wait_until(lambda: all(node.orders() for node in nodes), 60)
-    wait_until(lambda: all(node.state == nodes[0].state for node in nodes), 60)
-    server.stop()
-    shutil.copytree(server.data, tmp_path / "right")
-    if how == "the znodes":
-        server.start()
-        client = kazoo_client.KazooClient(server.hosts)
-        client.start()
-        client.delete("/commitlog", recursive=True)
-        client.stop()
-        client.close()
-    else:
-        shutil.rmtree(server.data)
+        shutil.copytree(server.data, tmp_path / "right")
+        if how == "the znodes":
+            without_znodes(server)
+        else:
+            shutil.rmtree(server.data)
         if how == "an older copy":
             shutil.copytree(tmp_path / "older", server.data)
         server.start()
-    error = StaleControllerError if how == "an older copy" else WrongClusterError
-    wait_until(lambda: all(isinstance(node.controller.problem(), error) for node in nodes), 60)
-    assert all(node.orders() is not None for node in nodes)
-    with pytest.raises((NoControllerError, error)):
-        controllers.append(ZooKeeperController(server.hosts, request_timeout_ms=5000))
-        controllers[-1].join(
-            JoinNode(3, "host:3", clean=True, known=nodes[0].state.known), lambda state: None
-        )
-    server.stop()
-    shutil.rmtree(server.data)
-    shutil.copytree(tmp_path / "right", server.data)
-    server.start()
-    wait_until(lambda: all(node.controller.problem() is None for node in nodes), 60)
-    created(nodes[1], "later", 1)
-    wait_until(lambda: all({"later", "orders"} <= set(node.state.topics) for node in nodes), 60)
-    for controller in controllers:
-        controller.close()
-    server.close()
+        error = StaleControllerError if how == "an older copy" else WrongClusterError
+        wait_until(lambda: all(isinstance(node.controller.problem(), error) for node in nodes), 60)
+        assert all(node.orders() is not None for node in nodes)
+        newcomer = JoinNode(3, "host:3", clean=True, known=nodes[0].state.known)
+        late = ZooKeeperController(server.hosts, request_timeout_ms=5000)
+        with closing(late), pytest.raises((NoControllerError, error)):
+            late.join(newcomer, lambda state: None)
+        server.stop()
+        shutil.rmtree(server.data)
+        shutil.copytree(tmp_path / "right", server.data)
+        server.start()
+        wait_until(lambda: all(node.controller.problem() is None for node in nodes), 60)
+        created(nodes[1], "later", 1)
+        wait_until(lambda: all({"later", "orders"} <= set(node.state.topics) for node in nodes), 60)
 
 
 class Lagging:
