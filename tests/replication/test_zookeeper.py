@@ -411,13 +411,20 @@ def test_a_node_whose_znode_was_deleted_makes_it_again(rig: ZooKeeperRig, client
 
 
 @contextmanager
-def listening(server: ZooKeeperServer, **timeouts: int) -> Iterator[list[Listener]]:
+def listening(
+    server: ZooKeeperServer, *, session_timeout_ms: int, request_timeout_ms: int
+) -> Iterator[list[Listener]]:
     """Two nodes that listen to the server's state."""
     with ExitStack() as stack:
         controllers = [
-            stack.enter_context(closing(ZooKeeperController(server.hosts, **timeouts))) for _ in range(2)
+            ZooKeeperController(
+                server.hosts, session_timeout_ms=session_timeout_ms, request_timeout_ms=request_timeout_ms
+            )
+            for _ in range(2)
         ]
-        nodes = [Listener(number, one) for number, one in enumerate(controllers, 1)]
+        for one in controllers:
+            stack.callback(one.close)
+        nodes = [Listener(number, controller) for number, controller in enumerate(controllers, 1)]
         for node in nodes:
             node.join()
         yield nodes
