@@ -208,7 +208,7 @@ class Pass:
 
     def _batches(self, segments: Sequence[Segment], start: int) -> Iterator[tuple[RecordBatch, int]]:
         for segment in segments:
-            for batch, stored in segment.combined_batches(max(start, segment.base_offset)):
+            for batch, stored in segment.combined_batches(max(start, segment.base_offset), rewritable=True):
                 self._pace.spend(batch.size_bytes)
                 self._steps.add(batch.size_bytes)
                 yield batch, stored
@@ -268,7 +268,7 @@ class Pass:
     def _write(self, segment: Segment, group: _Group) -> None:
         """Write the records of a segment that stay."""
         group.segments.append(segment)
-        for batch, _ in self._batches([segment], 0):
+        for batch, stored in self._batches([segment], 0):
             verdict = self._judge(batch)
             self.records_before += len(batch)
             self.records_after += len(verdict.rows)
@@ -278,7 +278,11 @@ class Pass:
             producer = batch.header.producer if last or not batch.header.is_published else NO_PRODUCER
             if len(verdict.rows) == 0 and not last:
                 group.merger.skip(batch)
-            elif verdict.stays_as_it_is(batch) and (len(batch) >= _COPY_ROWS or producer != NO_PRODUCER):
+            elif (
+                stored == 1
+                and verdict.stays_as_it_is(batch)
+                and (len(batch) >= _COPY_ROWS or producer != NO_PRODUCER)
+            ):
                 group.copy(batch)  # there is no need to merge it
             else:
                 group.merger.keep(batch, verdict.rows, verdict.delete_horizon, producer)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn, Self
-
-import numpy as np
 
 from commitlog import files
 from commitlog.batches.batch import RecordBatch
-from commitlog.batches.columns import pack_bytes
-from commitlog.batches.encode import Columns, assemble
 from commitlog.batches.format import HEADER_BYTES, BatchHeader, batches_start_at, check, header_at, peek
+from commitlog.batches.runs import alike, is_run, joined, sound_run
 from commitlog.batches.scan import Checked, check_batches, without_reserved
 from commitlog.batches.single import read_ones
 from commitlog.config import MAX_INT64
@@ -37,6 +34,9 @@ ADOPTED_SUFFIX = ".adopted"  # a second name of a staged file that is about to b
 _SMALL_READ_BYTES = 64 * 1024
 _DEFAULT_INTERVAL_BYTES = 4096
 _RESIDENT_BYTES = 32 * 1024 * 1024
+_FEW_BYTES = 16 * 1024
+_ALONE = 64
+_FIRST_RUN_BYTES, MOST_RUN_BYTES = 64 * 1024, 4 * 1024 * 1024  # so that the first record comes soon
 FAR = 1 << 63
 
 
@@ -221,7 +221,7 @@ class Segment:
         buffer, shift, limit = window
         for one in (position,) if before is None else (before, position):
             found = check(buffer, one - shift, limit - shift, self.path, shift)
-        raise self._misplaced(position, found.base_offset, expected)
+        raise _misplaced(self.path, position, found.base_offset, expected)
 
     def start_for(self, offset: int) -> int:
         """Return the position of a batch at or before `offset`; index entries are checked."""
@@ -366,67 +366,28 @@ class Segment:
 
     def batches(self, start: int | None = None, end: int = FAR) -> Iterator[RecordBatch]:
         """Iterate over the batches that hold offsets in [start, end), whole and checked."""
-        start = self.base_offset if start is None else start
-        located = self._locate(start) if start < end and self.size_bytes else None
-        if located is not None:
-            yield from self._decoded(*located, end)
+        scan = self._scan(self.base_offset if start is None else start, end)
+        while scan is not None and scan.goes_on():
+            yield scan.batch()
 
     def batches_from(self, position: int, end: int = FAR) -> Iterator[RecordBatch]:
         """Iterate over the batches from `position` on, until one reaches the offset `end`."""
         if position < self.size_bytes:
-            yield from self._decoded(position, self._window(position), end)
+            scan = _Scan(self, position, self._window(position), end)
+            while scan.goes_on():
+                yield scan.batch()
 
-    def _decoded(self, position: int, window: Window, end: int) -> Iterator[RecordBatch]:
-        buffer, shift, limit = window
-        view = memoryview(buffer)
-        kept, expected = position, None if position else self.base_offset
-        while position < limit:
-            batch = RecordBatch.decode(view, position - shift, limit - shift, self.path, shift)
-            self._check_follows(position, batch.base_offset, expected)
-            yield batch
-            expected = batch.next_offset
-            if expected >= end:
-                return
-            position += batch.header.size
-            if position - kept > _RESIDENT_BYTES or position >= limit:
-                kept = _let_go(buffer, kept, position)
+    def combined_batches(
+        self, start: int, end: int = FAR, *, most_bytes: int = MOST_RUN_BYTES, rewritable: bool = False
+    ) -> Iterator[tuple[RecordBatch, int]]:
+        """Iterate over batches that hold [start, end), each with the number of stored ones it stands for.
 
-    def _check_follows(self, position: int, found: int, expected: int | None) -> None:
-        """Raise CorruptionError unless the batch at `position` starts at the offset `expected`, if any."""
-        if expected not in (None, found):
-            raise self._misplaced(position, found, expected)
-
-    def _misplaced(self, position: int, found: int, expected: int | None) -> CorruptionError:
-        return CorruptionError(self.path, position, f"offset {found} where {expected} was expected")
-
-    def combined_batches(self, start: int, end: int = FAR) -> Iterator[tuple[RecordBatch, int]]:
-        """Iterate over batches that hold [start, end), each with the number of stored batches in it.
-
-        Runs of single records are combined in memory: a caller that works on whole columns then has a
-        hundredth of the work.
+        Small ones are joined in memory, up to `most_bytes`, which makes it cheap to look at whole columns.
+        With `rewritable` those stay apart whose records cannot be stored again as one batch.
         """
-        located = self._locate(start) if start < end and self.size_bytes else None
-        if located is None:
-            return
-        position, (buffer, shift, limit) = located
-        kept, expected = position, None if position else self.base_offset
-        while position < limit and start < end:
-            place = position
-            records, after = read_ones(buffer, position - shift, limit - shift, end)
-            if len(records) > 1:
-                first = header_at(buffer, position - shift)
-                assert first is not None
-                self._check_follows(place, records[0].offset, expected)
-                batch = _put_together(records, first)
-                position = after + shift
-            else:
-                batch = RecordBatch.decode(buffer, position - shift, limit - shift, self.path, shift)
-                position += batch.size_bytes
-                self._check_follows(place, batch.base_offset, expected)
-            yield batch, max(len(records), 1)
-            start = expected = batch.next_offset
-            if position - kept > _RESIDENT_BYTES or position >= limit:
-                kept = _let_go(buffer, kept, position)
+        scan = self._scan(start, end, most_bytes, most_bytes)
+        while scan is not None and scan.goes_on():
+            yield scan.joined(rewritable=rewritable) or (scan.batch(), 1)
 
     def record_runs(
         self, start: int, end: int, name: TopicPartition | None = None
@@ -435,37 +396,97 @@ class Segment:
 
         With `name`, the name of their partition, they are ConsumerRecords.
         """
-        located = self._locate(start) if start < end and self.size_bytes else None
-        if located is None:
-            return
-        position, (buffer, shift, limit) = located
-        kept, expected = position, None if position else self.base_offset
-        while position < limit and start < end:
-            place = position
-            records, after = read_ones(buffer, position - shift, limit - shift, end)
+        scan = self._scan(start, end, _FIRST_RUN_BYTES, MOST_RUN_BYTES)
+        while scan is not None and scan.goes_on():
+            records: Iterable[Any] = scan.few_singles()
             if records:
-                position = after + shift
-                self._check_follows(place, records[0].offset, expected)
-                start = expected = records[-1].offset + 1
-                yield records if name is None else with_name(name, records), start
+                records = records if name is None else with_name(name, records)
             else:
-                batch = RecordBatch.decode(buffer, position - shift, limit - shift, self.path, shift)
-                self._check_follows(place, batch.base_offset, expected)
-                position += batch.size_bytes
+                batch, _ = scan.joined() or (scan.batch(), 1)
                 part = batch.slice(start, end)
-                start = expected = batch.next_offset
-                yield part.records() if name is None else part.consumer_records(name), start
-            self._read_to = start, position
-            if position - kept > _RESIDENT_BYTES or position >= limit:
-                kept = _let_go(buffer, kept, position)
+                records = part.records() if name is None else part.consumer_records(name)
+            yield records, scan.offset
+            self._read_to = scan.offset, scan.position
+
+    def _scan(self, start: int, end: int, first_bytes: int = 0, most_bytes: int = 0) -> _Scan | None:
+        located = self._locate(start) if start < end and self.size_bytes else None
+        return None if located is None else _Scan(self, *located, end, first_bytes, most_bytes)
 
 
-def _put_together(records: Sequence[Record], first: BatchHeader) -> RecordBatch:
-    """Return one batch of consecutive single records; `first` is the header of the first one."""
-    _, timestamps, keys, values, _ = zip(*records, strict=True)
-    columns = Columns(keys=pack_bytes(keys, "key"), values=pack_bytes(values, "value"))
-    batch = assemble(columns, len(records), np.array(timestamps), first.flags)
-    return RecordBatch.decode(b"".join(batch.stamped(first.base_offset, first.leader_epoch)))
+class _Scan:
+    """Goes through the batches of a segment that start before the offset `end`."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        position: int,
+        window: Window,
+        end: int,
+        first_bytes: int = 0,
+        most_bytes: int = 0,
+    ) -> None:
+        self._segment = segment
+        self.position = self._kept = position
+        self._window = window
+        self._end = end
+        self._first_bytes, self._most_bytes = first_bytes, most_bytes  # to join at a time
+        self._room = first_bytes
+        self._alone = 0  # how many batches to read alone before the next try to join some
+        self.offset = segment.base_offset  # after what was read; not known before the first batch
+        self._known = position == 0
+
+    def goes_on(self) -> bool:
+        """Say whether there is another batch; what the caller has read by now is let go of."""
+        over = self.position >= self._window.limit
+        if over or self.position - self._kept > _RESIDENT_BYTES:
+            self._kept = _let_go(self._window.buffer, self._kept, self.position)
+        return self.position < self._window.limit and not (self._known and self.offset >= self._end)
+
+    def batch(self) -> RecordBatch:
+        """Return the next batch; CorruptionError if it is not sound."""
+        buffer, shift, limit = self._window
+        path = self._segment.path
+        batch = RecordBatch.decode(buffer, self.position - shift, limit - shift, path, shift)
+        self._step(batch.base_offset, batch.next_offset, self.position + batch.size_bytes)
+        return batch
+
+    def joined(self, *, rewritable: bool = False) -> tuple[RecordBatch, int] | None:
+        """Return small batches joined into one, and how many; None where the next one must be read alone."""
+        buffer, shift, limit = self._window
+        place, after = self.position - shift, min(self.position + self._room, limit) - shift
+        if self._alone > 0:
+            self._alone -= 1
+            return None
+        if not is_run(buffer, place, limit - shift, self._end, rewritable=rewritable):
+            return None
+        run = alike(sound_run(buffer, place, after), self._end, rewritable=rewritable)
+        found = joined(run, buffer, self._segment.path, shift)
+        if found is None:
+            self._room, self._alone = self._first_bytes, _ALONE
+            return None
+        self._room = min(4 * self._room, self._most_bytes)
+        batch, run = found
+        self._step(batch.base_offset, batch.next_offset, run.end + shift)
+        return batch, len(run.starts)
+
+    def few_singles(self) -> list[Record]:
+        """Return the next batches of one record each, if they are too few to be joined: of a log's tail."""
+        buffer, shift, limit = self._window
+        if limit - self.position > _FEW_BYTES:
+            return []
+        records, after = read_ones(buffer, self.position - shift, limit - shift, self._end)
+        if records:
+            self._step(records[0].offset, records[-1].offset + 1, after + shift)
+        return records
+
+    def _step(self, base_offset: int, next_offset: int, position: int) -> None:
+        if self._known and base_offset != self.offset:
+            raise _misplaced(self._segment.path, self.position, base_offset, self.offset)
+        self._known, self.offset, self.position = True, next_offset, position
+
+
+def _misplaced(path: str, position: int, found: int, expected: int) -> CorruptionError:
+    return CorruptionError(path, position, f"offset {found} where {expected} was expected")
 
 
 def _let_go(buffer: Buffer, start: int, end: int) -> int:

@@ -109,7 +109,7 @@ class PartitionedTopic(Generic[P_co]):
         """
         from commitlog.batches import arrow
 
-        return arrow.partitions_reader([one.batches() for one in self._partitions], columns)
+        return arrow.partitions_reader([one.combined_batches() for one in self._partitions], columns)
 
     def latest(self) -> Latest:
         """Return the current value of every key in all partitions; see Partition.latest()."""

@@ -8,7 +8,7 @@ from helpers import encoded, gappy, stored
 
 from commitlog import CommitLog, CorruptionError, Record, RecordTooLargeError, TopicConfig
 from commitlog.batches import format
-from commitlog.batches.single import Shapes, check_ones, encode_one, read_ones, shapes_for
+from commitlog.batches.single import Shapes, encode_one, read_ones, shapes_for
 
 FAR = 1 << 62
 
@@ -191,40 +191,3 @@ def test_damage_in_a_run_of_single_records_is_an_error_not_an_end(log: CommitLog
         with open(path, "r+b") as file:
             file.seek(position)
             file.write(bytes([byte]))
-
-
-# --- stepping over them
-
-
-def singles(count: int, first: int = 0) -> list[bytes]:
-    return [stored(encoded([b"v" * (number % 5)], keys=[b"k"]), first + number) for number in range(count)]
-
-
-def test_sound_single_batches_are_stepped_over() -> None:
-    raw = b"".join(singles(20, 7))
-    assert check_ones(raw, 0, len(raw), 7, -1)[:2] == (len(raw), 27)
-    last = len(singles(20, 7)[-1])
-    assert check_ones(raw, 0, len(raw) - 1, 7, -1)[:2] == (len(raw) - last, 26)
-
-
-def test_every_flipped_bit_stops_the_step_before_its_batch() -> None:
-    batches = singles(3)
-    raw = b"".join(batches)
-    start, end = len(batches[0]), len(batches[0]) + len(batches[1])
-    for place in range(start, end):
-        hurt = bytearray(raw)
-        hurt[place] ^= 1 << place % 8
-        assert check_ones(bytes(hurt), 0, len(raw), 0, -1)[:2] == (start, 1), place
-
-
-def test_what_is_no_single_batch_or_does_not_follow_stops_the_step() -> None:
-    one = singles(1)[0]
-    for other in (
-        stored(encoded([b"a", b"b"]), 1),
-        stored(gappy([0], 3), 1),
-        one,
-        bytes(100),
-        b"",
-        b"x" * 200,
-    ):
-        assert check_ones(one + other, 0, len(one + other), 0, -1)[:2] == (len(one), 1)

@@ -123,32 +123,10 @@ def _headers(headers: HeaderStrings | None, count: int) -> pa.Array:
     return pa.Array.from_buffers(HEADER_TYPE, count, [None, pa.py_buffer(ends)], children=[pairs])
 
 
-# below both of these, a batch of its own costs more than a copy of the records into a larger one
-SMALL_BATCH_ROWS, SMALL_BATCH_BYTES = 1024, 1 << 20
-TARGET_ROWS, TARGET_BYTES = 8192, 16 << 20
-
-
 def stream(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Iterate over batches as Arrow; small ones are combined, so that readers never get millions of them."""
+    """Iterate over batches as Arrow."""
     schema = schema_of(columns)
-    small: list[RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        bytes_of_batch = batch.body_bytes
-        if len(batch) >= SMALL_BATCH_ROWS or bytes_of_batch >= SMALL_BATCH_BYTES:
-            if small:
-                yield _merged(small, schema)
-                small, rows, size = [], 0, 0
-            yield _from_batch(batch, schema)
-            continue
-        small.append(batch)
-        rows += len(batch)
-        size += bytes_of_batch
-        if rows >= TARGET_ROWS or size >= TARGET_BYTES:
-            yield _merged(small, schema)
-            small, rows, size = [], 0, 0
-    if small:
-        yield _merged(small, schema)
+    return (_from_batch(batch, schema) for batch in batches)
 
 
 def table(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) -> pa.Table:
@@ -189,21 +167,6 @@ def pairs(values: Mapping[bytes, bytes]) -> pa.Table:
     fields = [SCHEMA.field("key").with_nullable(False), SCHEMA.field("value").with_nullable(False)]
     columns = [pa.array(values.keys(), pa.binary()), pa.array(values.values(), pa.binary())]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _merged(batches: list[RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return _from_batch(batches[0], schema)
-    records = [record for batch in batches for record in batch.records()]
-    by_name = dict(zip(SCHEMA.names, zip(*records, strict=True), strict=True))
-    arrays = [pa.array(_plain(name, by_name[name]), schema.field(name).type) for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _plain(name: str, column: tuple[Any, ...]) -> Any:
-    if name == "headers":
-        return [[{"key": key, "value": value} for key, value in headers] for headers in column]
-    return column
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -397,57 +360,7 @@ def _pack_headers(column: pa.Array, first_row: int) -> HeaderColumns | None:
     return HeaderColumns(narrow(counts), _pack_strings(names, first_row, "header key"), contents)
 
 
-def joined_arrays(batches: Sequence[RecordBatch], names: Sequence[str]) -> list[pa.Array]:
-    """Return columns of consecutive batches by their names in SCHEMA.
-
-    The columns of a single batch are its own buffers; those of several are copied, about 25 us per batch.
-    """
-    if len(batches) == 1:
-        return arrays(batches[0], names)
-    return [_joined_column(batches, name) for name in names]
-
-
-def _joined_column(batches: Sequence[RecordBatch], name: str) -> pa.Array:
-    if name == "key":
-        return _joined_strings(batches, [batch.body_with_ends().keys for batch in batches])
-    if name == "value":
-        return _joined_strings(batches, [batch.body_with_ends().values for batch in batches])
-    if name == "headers":
-        return pa.concat_arrays([arrays(batch, [name])[0] for batch in batches])
-    columns = [batch.offsets if name == "offset" else batch.timestamps for batch in batches]
-    whole = np.concatenate(columns)
-    return pa.Array.from_buffers(SCHEMA.field(name).type, len(whole), [None, pa.py_buffer(whole)])
-
-
-def _joined_strings(batches: Sequence[RecordBatch], columns: Sequence[Strings]) -> pa.Array:
-    lengths, blobs = [], []
-    for batch, strings in zip(batches, columns, strict=True):
-        first, last = batch.first_row, batch.first_row + len(batch)
-        whole = strings.lengths.array()
-        lengths.append(whole[first:last])
-        if len(batch) == len(whole):
-            blobs.append(strings.blob)
-        else:
-            start = int(whole[:first].sum())
-            blobs.append(strings.blob[start : start + int(lengths[-1].sum())])
-    count = sum(map(len, lengths))
-    ends = np.zeros(count + 1, np.int32)
-    np.cumsum(np.concatenate(lengths), out=ends[1:])
-    buffers = [_joined_validity(batches, columns), pa.py_buffer(ends), pa.py_buffer(b"".join(blobs))]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
-
-
-def _joined_validity(batches: Sequence[RecordBatch], columns: Sequence[Strings]) -> Any:
-    if all(strings.nulls == NO_NULLS for strings in columns):
-        return None
-    present = [
-        strings.present()[batch.first_row : batch.first_row + len(batch)]
-        for batch, strings in zip(batches, columns, strict=True)
-    ]
-    return pa.py_buffer(np.packbits(np.concatenate(present), bitorder="little").tobytes())
-
-
 __all__ = [
-    "SCHEMA", "arrays", "from_batch", "joined_arrays", "pairs", "partitions_reader", "reader", "schema_of",
+    "SCHEMA", "arrays", "from_batch", "pairs", "partitions_reader", "reader", "schema_of",
     "stream", "table", "tabular", "to_batches",
 ]  # fmt: skip

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _MOST_PADDING = 7  # everything on disk starts at a multiple of 8
 _LEAST_ROW_BYTES = 16  # an offset and a timestamp, which every reader makes
-_LATEST_SAFE_TIME = (1 << 63) - (1 << 32)  # no delta of 32 bits leads from here beyond 63 bits
+LATEST_SAFE_TIME = (1 << 63) - (1 << 32)  # no delta of 32 bits leads from here beyond 63 bits
 
 
 class HeaderStrings(NamedTuple):
@@ -87,7 +87,9 @@ class RecordBatch:
         "position",
     )
 
-    def __init__(self, header: BatchHeader, buffer: memoryview, path: str, position: int) -> None:
+    def __init__(
+        self, header: BatchHeader, buffer: memoryview, path: str, position: int, body: Body | None = None
+    ) -> None:
         self.header = header
         self.base_offset = header.base_offset
         self.next_offset = header.next_offset
@@ -95,7 +97,7 @@ class RecordBatch:
         self._low, self._high = 0, header.record_count  # the rows in the range
         self._buffer = buffer
         self._path = path
-        self._body: Body | None = None
+        self._body = body  # read already, or still to be read from the buffer
 
     @classmethod
     def decode(
@@ -164,7 +166,7 @@ class RecordBatch:
 
     def _read(self, *, want_ends: bool) -> Body:
         try:
-            raw, most_padding = _raw_body(self.header, self._buffer)
+            raw, most_padding = raw_body(self.header, self._buffer)
             self._body = _read_body(self.header, raw, most_padding, want_ends)
         except (ValueError, IndexError, struct_error) as problem:
             raise CorruptionError(self._path, self.position, f"a malformed batch: {problem}") from None
@@ -191,8 +193,8 @@ class RecordBatch:
         """Return the records with offsets in [start, end), sharing this batch's buffer."""
         if start <= self.base_offset and end >= self.next_offset:
             return self
-        part = RecordBatch(self.header, self._buffer, self._path, self.position)
-        part._body = body = self.body
+        body = self.body
+        part = RecordBatch(self.header, self._buffer, self._path, self.position, body)
         part.base_offset = max(start, self.base_offset)
         part.next_offset = max(min(end, self.next_offset), part.base_offset)
         low, high = part.base_offset - self.header.base_offset, part.next_offset - self.header.base_offset
@@ -297,8 +299,8 @@ def _body_start(header: BatchHeader) -> int:
     return HEADER_BYTES + HORIZON.size if header.flags & DELETE_HORIZON else HEADER_BYTES
 
 
-def _raw_body(header: BatchHeader, buffer: memoryview) -> tuple[memoryview, int]:
-    """Return the uncompressed body, and how many bytes of padding may follow its last column."""
+def raw_body(header: BatchHeader, buffer: memoryview) -> tuple[memoryview, int]:
+    """Return the body before compression, and how many bytes of padding may follow its last column."""
     body = buffer[_body_start(header) :]
     codec_id = header.flags & CODEC_MASK
     if codec_id == compression.NONE:
@@ -373,7 +375,7 @@ def _read_body(header: BatchHeader, body: memoryview, most_padding: int, want_en
     if offsets is not None:
         _check_offsets(offsets, header.last_offset_delta)
     timestamps = cursor.ints(time_form, 0, count)
-    if time_form == U64 or header.base_timestamp > _LATEST_SAFE_TIME:
+    if time_form == U64 or header.base_timestamp > LATEST_SAFE_TIME:
         _check_timestamps(timestamps, header)
     key_lengths = cursor.ints(key_form, key_length, count)
     key_bitmap = cursor.bitmap(key_nulls, count)
@@ -397,7 +399,7 @@ def _read_body(header: BatchHeader, body: memoryview, most_padding: int, want_en
     headers = None
     if has_headers:
         name_strings = cursor.strings(names, NO_NULLS, None)
-        _check_names(name_strings)
+        check_names(name_strings)
         headers = HeaderStrings(counts, name_strings, cursor.strings(contents, nulls, bitmap))
     if len(body) - cursor.position > most_padding:
         raise ValueError(f"{len(body) - cursor.position} bytes after the last column")
@@ -421,7 +423,7 @@ def _check_timestamps(deltas: Ints, header: BatchHeader) -> None:
             raise ValueError(f"a timestamp of {latest}")
 
 
-def _check_names(names: Strings) -> None:
+def check_names(names: Strings) -> None:
     """Refuse header names that are not UTF-8; UnicodeDecodeError is a ValueError."""
     blob = bytes(names.blob)
     if blob.isascii():

@@ -249,6 +249,27 @@ class Strings:
         return self.tolist(row, row + 1)[0]
 
 
+class SeparateStrings(Strings):
+    """A byte column whose strings are Python objects already; its blob is made when somebody asks."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, lengths: Ints, nulls: int, bitmap: memoryview | None, items: list[bytes]) -> None:
+        self.lengths = lengths
+        self.nulls = nulls
+        self.bitmap = bitmap
+        self._items = items
+        self._ends = None
+
+    @property
+    def blob(self) -> memoryview:  # type: ignore[override]
+        """The strings one after another."""
+        return memoryview(b"".join(self._items))
+
+    def _slices(self, start: int, end: int) -> list[Any]:
+        return self._items[start:end]
+
+
 def as_int64(values: Iterable[int], what: str) -> Int64s:
     """Convert a caller's integers to int64; InvalidRecordError names one that cannot be converted."""
     given = values if isinstance(values, np.ndarray) and values.dtype.kind == "i" else list(values)

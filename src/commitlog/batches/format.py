@@ -50,7 +50,7 @@ SMALLEST_BATCH_BYTES = HEADER.size + DESCRIPTOR.size
 MAX_RECORDS = 1 << 20  # constant columns take no bytes, so this bounds the rows that 80 bytes can hold
 MAX_HEADERS = 1 << 20  # of all records together, for the same reason
 MAX_BODY_BYTES = (1 << 31) - 1  # before compression: Arrow counts the bytes of a column in 31 bits
-_LAST_OFFSET = (1 << 63) - 2
+LAST_OFFSET = (1 << 63) - 2
 NO_PRODUCER = (-1, -1, -1)  # producer_id, producer_epoch, base_sequence
 PUBLISHED = -2  # a producer_epoch: the batch was staged elsewhere, and producer_id names the staged file
 
@@ -155,7 +155,7 @@ def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) ->
     if count > MAX_RECORDS or count > last_delta + 1:
         reason = f"a batch of {count} records that takes {last_delta + 1} offsets"
         raise CorruptionError(path, position + shift, reason)
-    if base_offset < 0 or base_offset + last_delta > _LAST_OFFSET:
+    if base_offset < 0 or base_offset + last_delta > LAST_OFFSET:
         raise CorruptionError(path, position + shift, f"a batch with the offset {base_offset}")
     return header
 

@@ -10,8 +10,7 @@ import os
 from typing import NamedTuple
 
 from commitlog.batches.format import HEADER_BYTES, SMALLEST_BATCH_BYTES, BatchHeader, check, header_at
-from commitlog.batches.single import check_ones
-from commitlog.config import MAX_INT64
+from commitlog.batches.runs import sound_run
 from commitlog.errors import CorruptionError
 from commitlog.progress import Steps
 
@@ -43,18 +42,14 @@ def check_batches(path: str, position: int, size: int, expected: int, steps: Ste
         chunk = _Chunk(fd, size, steps or Steps(None))
         while position < size:
             chunk.hold(position, SMALLEST_BATCH_BYTES)
-            if expected < MAX_INT64 - (1 << 32):
-                place, expected, latest = check_ones(
-                    chunk.buffer, position - chunk.start, chunk.end - chunk.start, expected, latest
-                )
-                position = chunk.start + place
+            run = sound_run(chunk.buffer, position - chunk.start, chunk.end - chunk.start)
+            if len(run.starts) and run.headers["base_offset"][0] == expected:
+                position, expected = chunk.start + run.end, int(run.next_offsets[-1])
+                latest = max(latest, int(run.headers["max_timestamp"].max()))
             if position < size:
                 header = chunk.checked(position, path)
                 if header.base_offset != expected:
                     reason = f"offset {header.base_offset} where {expected} was expected"
-                    return Checked(expected, CorruptionError(path, position, reason), latest)
-                if header.next_offset > MAX_INT64:
-                    reason = f"offsets end at {MAX_INT64}, not at {header.next_offset}"
                     return Checked(expected, CorruptionError(path, position, reason), latest)
                 position, expected = position + header.size, header.next_offset
                 latest = max(latest, header.max_timestamp)

@@ -156,36 +156,12 @@ def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple
     return records, position + place
 
 
-def check_ones(buffer: Buffer, place: int, end: int, offset: int, latest: int) -> tuple[int, int, int]:
-    """Step over consecutive sound batches of this kind, the first of which has the offset `offset`.
-
-    Returns the position and the offset after them, and the latest of their timestamps and `latest`.
-    Measured: 0.8 us per batch, against 3.6 with check().
-    """
-    view = memoryview(buffer)
-    last = end - _ONE.size
-    unpack, known = _ONE.unpack_from, _KINDS
-    while place <= last:
-        base, epoch, checksum, magic, size, producer, _, timestamp, fixed, _, _ = unpack(view, place)
-        after = place + size
-        if base != offset or magic != MAGIC_BYTES or fixed not in known or producer != _NO_PRODUCER_ID:
-            break
-        if size < SMALLEST_BATCH_BYTES or size & 7 or after > end:
-            break
-        if crc32c(view[place + 16 : after]) ^ (base ^ base >> 32 ^ epoch) & 0xFFFF_FFFF != checksum:
-            break
-        if timestamp > latest:  # noqa: PLR1730 - max() would take 60 ns a batch
-            latest = timestamp
-        place, offset = after, offset + 1
-    return place, offset, latest
-
-
 def walk_ones(
     view: memoryview, place: int, end: int, offset: int, epoch: int, places: list[tuple[int, int, int]]
 ) -> tuple[int, int]:
     """Step over such batches of one leader epoch; add the offset, place and timestamp of each to `places`.
 
-    Unlike check_ones() it stops at lengths that do not fill the batch. Measured: 1.0 us per batch.
+    Stops at lengths that do not fill the batch. Measured: 1.0 us a batch.
     """
     last = end - _ONE.size
     unpack, known, add, folded_epoch = _ONE.unpack_from, _KINDS, places.append, epoch & 0xFFFF_FFFF

@@ -106,7 +106,7 @@ def _write(ranges: list[Range], sink: Sink, progress: Report | None) -> int:
     total, done, records = sum(one.end - one.start for one in ranges), 0, 0
     try:
         for one in ranges:
-            for batch in arrow.stream(one.partition.batches(one.start, one.end)):
+            for batch in arrow.stream(one.partition.combined_batches(one.start, one.end)):
                 sink.write(with_partition(batch, one.number))
                 records += batch.num_rows
                 if progress is not None:

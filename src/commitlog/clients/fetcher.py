@@ -107,7 +107,7 @@ class Place:
         while not found and self._has_more():
             end, size = self.partition.high_watermark, 0
             try:
-                for batch in self.partition.combined_batches(self.fetched, end):
+                for batch in self.partition.combined_batches(self.fetched, end, max_bytes // 4):
                     found.append(batch)
                     self.fetched = batch.next_offset
                     size += batch.unpacked_bytes

@@ -18,7 +18,7 @@ from commitlog.partitions.sources import Source
 from commitlog.progress import Progress
 from commitlog.record import ConsumerRecord, Record, TopicPartition
 from commitlog.repair import VerifiedPart, VerifyReport, verify_segments
-from commitlog.segment import Segment
+from commitlog.segment import MOST_RUN_BYTES, Segment
 from commitlog.tasks import Signal
 
 if TYPE_CHECKING:
@@ -126,10 +126,12 @@ class LogReader:
         found = filter(len, self._source.pieces(low, high, _batches_in))
         return found if max_bytes is None else _up_to(found, max_bytes)
 
-    def combined_batches(self, start: int | None = None, end: int | None = None) -> Iterator[RecordBatch]:
-        """Iterate over batches, cut to [start, end); runs of single records are combined in memory."""
+    def combined_batches(
+        self, start: int | None = None, end: int | None = None, most_bytes: int = MOST_RUN_BYTES
+    ) -> Iterator[RecordBatch]:
+        """Iterate over batches cut to [start, end); small ones are joined in memory, up to `most_bytes`."""
         low, high = self._source.bounds(start, end)
-        return filter(len, self._source.pieces(low, high, _combined_in))
+        return filter(len, self._source.pieces(low, high, partial(_combined_in, most_bytes=most_bytes)))
 
     def to_arrow(
         self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
@@ -137,7 +139,7 @@ class LogReader:
         """Return [start, end) as an Arrow table over the mapped files; small batches are combined."""
         from commitlog.batches import arrow
 
-        return arrow.table(self.batches(start, end), columns)
+        return arrow.table(self.combined_batches(start, end), columns)
 
     def to_reader(
         self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
@@ -145,7 +147,7 @@ class LogReader:
         """Return [start, end) as a stream of Arrow batches, for more than fits in memory."""
         from commitlog.batches import arrow
 
-        return arrow.reader(self.batches(start, end), columns)
+        return arrow.reader(self.combined_batches(start, end), columns)
 
     def get(self, offset: int) -> Record | None:
         """Return the record at `offset`; None if compaction removed it."""
@@ -242,8 +244,10 @@ def _batches_in(segment: Segment, start: int, end: int) -> Iterator[tuple[Record
         yield batch.slice(start, end), batch.next_offset
 
 
-def _combined_in(segment: Segment, start: int, end: int) -> Iterator[tuple[RecordBatch, int]]:
-    for batch, _ in segment.combined_batches(start, end):
+def _combined_in(
+    segment: Segment, start: int, end: int, most_bytes: int = MOST_RUN_BYTES
+) -> Iterator[tuple[RecordBatch, int]]:
+    for batch, _ in segment.combined_batches(start, end, most_bytes=most_bytes):
         yield batch.slice(start, end), batch.next_offset
 
 

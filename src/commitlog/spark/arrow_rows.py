@@ -5,7 +5,7 @@ Keys, values and offsets are the log's own buffers; timestamps are converted to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -56,7 +56,8 @@ def _converted(batches: list[RecordBatch], name: TopicPartition, schema: pa.Sche
     count = sum(map(len, batches))
     names = schema.names
     stored = [column for column in names if column in _STORED]
-    found = dict(zip(stored, arrow.joined_arrays(batches, stored), strict=True))
+    columns = zip(*(arrow.arrays(batch, stored) for batch in batches), strict=True)
+    found = dict(zip(stored, map(_concatenated, columns), strict=True))
     for column in names:
         if column == "topic":
             found[column] = _repeated(name.topic, pa.string(), count)
@@ -69,6 +70,10 @@ def _converted(batches: list[RecordBatch], name: TopicPartition, schema: pa.Sche
         elif column == "headers":
             found[column] = _headers(found[column])
     return pa.RecordBatch.from_arrays([found[column] for column in names], schema=schema)
+
+
+def _concatenated(pieces: Sequence[pa.Array]) -> pa.Array:
+    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
 
 def _times(batches: list[RecordBatch], stored: pa.Array) -> pa.Array:

@@ -1,0 +1,487 @@
+"""Runs of small batches that follow one another, checked and read together.
+
+What numpy does once for a run it would otherwise do once for each batch, and a batch of a few records costs
+more to set up than to read. A run never crosses damage: it ends before the first batch that is not sound, and
+the caller learns what is wrong by reading that batch alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from commitlog.batches import compression
+from commitlog.batches.batch import (
+    LATEST_SAFE_TIME,
+    Body,
+    HeaderStrings,
+    RecordBatch,
+    check_names,
+    raw_body,
+)
+from commitlog.batches.columns import (
+    ALL_NULL,
+    BITMAP,
+    CONSTANT,
+    DTYPES,
+    NO_NULLS,
+    U32,
+    U64,
+    WIDTHS,
+    Int64s,
+    Ints,
+    SeparateStrings,
+    Strings,
+)
+from commitlog.batches.format import (
+    CODEC_MASK,
+    DELETE_HORIZON,
+    DESCRIPTOR,
+    HEADER,
+    HEADER_BYTES,
+    HEADERS_DESCRIPTOR,
+    HORIZON,
+    KNOWN_FLAGS,
+    LAST_OFFSET,
+    MAGIC,
+    MAX_HEADERS,
+    MAX_RECORDS,
+    SMALLEST_BATCH_BYTES,
+    STAMP,
+    BatchHeader,
+)
+from commitlog.record import Buffer
+
+_HEADER = np.dtype(
+    [
+        ("base_offset", "<i8"), ("leader_epoch", "<i4"), ("crc", "<u4"), ("magic", "<u4"), ("size", "<u4"),
+        ("producer_id", "<i8"), ("base_timestamp", "<i8"), ("max_timestamp", "<i8"), ("base_sequence", "<i4"),
+        ("record_count", "<u4"), ("last_offset_delta", "<u4"), ("producer_epoch", "<i2"), ("flags", "<u2"),
+    ]
+)  # fmt: skip
+_DESCRIPTOR = np.dtype(
+    [
+        ("key_form", "u1"), ("value_form", "u1"), ("time_form", "u1"), ("offset_form", "u1"),
+        ("key_nulls", "u1"), ("value_nulls", "u1"), ("has_headers", "u1"), ("unused", "u1"),
+        ("key_length", "<u4"), ("value_length", "<u4"),
+    ]
+)  # fmt: skip
+_HEADERS_DESCRIPTOR = np.dtype(
+    [
+        ("count_form", "u1"), ("name_form", "u1"), ("content_form", "u1"), ("nulls", "u1"),
+        ("count", "<u4"), ("name_length", "<u4"), ("content_length", "<u4"),
+    ]
+)  # fmt: skip
+_WORD = 8  # batches start at multiples of it
+_SEARCHED_BYTES = 1024  # smaller batches are found by their magic, larger ones by the size of the one before
+_MOST_PADDING = 7
+# Larger batches are read alone: what they cost to set up does not matter, and what they hold is not copied.
+_SMALL_ROWS, _SMALL_BYTES = 1024, 64 * 1024
+_FEWEST = 8  # batches; measured: what a run costs to set up, 60 us, is what that many cost one by one
+_MOST_ROWS = 16384
+_MOST_RAW_BYTES = 16 << 20  # before compression
+_WIDTHS = np.array(WIDTHS)
+_KNOWN_CODECS = np.array([number in compression.NAMES for number in range(CODEC_MASK + 1)])
+
+
+class Run(NamedTuple):
+    """Sound batches, each of which starts where the one before it ends, in bytes and in offsets."""
+
+    starts: Int64s  # where each stands in the buffer
+    headers: NDArray[Any]  # with the fields of BatchHeader
+    end: int  # where the last one ends
+
+    def first(self, count: int) -> Run:
+        """Return the first `count` of these batches."""
+        if count >= len(self.starts):
+            return self
+        end = self.starts[count] if count else self.starts[0]
+        return Run(self.starts[:count], self.headers[:count], int(end))
+
+    @property
+    def next_offsets(self) -> Int64s:
+        """The offset after each batch."""
+        found: Int64s = self.headers["base_offset"] + self.headers["last_offset_delta"] + 1
+        return found
+
+
+def sound_run(buffer: Buffer, start: int, end: int) -> Run:
+    """Return the sound batches that follow one another from `start` on and end before `end`."""
+    view = memoryview(buffer)
+    starts = _starts(view, start, end)
+    headers = _gathered(view, starts, _HEADER)
+    run = Run(starts, headers, int(starts[-1]) + int(headers["size"][-1]) if len(starts) else start)
+    return _checked(_plausible(run), view)
+
+
+def is_run(buffer: Buffer, start: int, end: int, end_offset: int, *, rewritable: bool = False) -> bool:
+    """Say whether enough batches that alike() would take seem to stand at `start` to be worth joining."""
+    first = None
+    for _ in range(_FEWEST):
+        if end - start < SMALLEST_BATCH_BYTES:
+            return False
+        header = BatchHeader(*HEADER.unpack_from(buffer, start))
+        if header.magic != MAGIC or not SMALLEST_BATCH_BYTES <= header.size < _SMALL_BYTES:
+            return False
+        if header.record_count >= _SMALL_ROWS or header.base_offset >= end_offset:
+            return False
+        if rewritable and (header.producer_id != -1 or header.flags & (CODEC_MASK | DELETE_HORIZON)):
+            return False
+        kind = header.leader_epoch, header.flags & ~DELETE_HORIZON
+        first = first or kind
+        if kind != first:
+            return False
+        start += header.size
+    return True
+
+
+def alike(run: Run, end_offset: int, *, rewritable: bool) -> Run:
+    """Return the batches that can be joined: small ones of one kind that start before `end_offset`.
+
+    With `rewritable` the records may be stored again as one batch, so that none may name its producer, be
+    compressed or have a delete horizon.
+    """
+    headers = run.headers
+    if len(headers) == 0:
+        return run
+    flags, counts = headers["flags"], headers["record_count"]
+    good = (counts < _SMALL_ROWS) & (headers["size"] < _SMALL_BYTES) & (headers["base_offset"] < end_offset)
+    good &= (flags ^ flags[0]) & ~np.uint16(DELETE_HORIZON) == 0
+    good &= headers["leader_epoch"] == headers["leader_epoch"][0]
+    good &= np.cumsum(counts) <= _MOST_ROWS
+    if rewritable:
+        good &= (headers["producer_id"] == -1) & (flags & (CODEC_MASK | DELETE_HORIZON) == 0)
+    return run if good.all() else run.first(int(good.argmin()))
+
+
+def _starts(view: memoryview, start: int, end: int) -> Int64s:
+    """Return where batches seem to start that lie before `end` as a whole."""
+    if end - start < SMALLEST_BATCH_BYTES:
+        return np.empty(0, np.int64)
+    (size,) = np.frombuffer(view, "<u4", 1, start + STAMP.size + 4)
+    found = _searched(view, start, end) if size < _SEARCHED_BYTES else None
+    return found if found is not None and len(found) > 1 else _walked(view, start, end)
+
+
+def _searched(view: memoryview, start: int, end: int) -> Int64s:
+    """Find batches by their magic; ends early where the bytes of a record look like one."""
+    words = np.frombuffer(view, "<u8", (end - start) // _WORD, start)
+    magics = np.flatnonzero((words & 0xFFFF_FFFF) == MAGIC)
+    starts = magics - STAMP.size // _WORD
+    ends = starts + (words[magics] >> np.uint64(32)).astype(np.int64) // _WORD
+    if len(starts) == 0 or starts[0] != 0:
+        return np.empty(0, np.int64)
+    follows = ends[:-1] == starts[1:]
+    count = len(starts) if follows.all() else int(follows.argmin()) + 1
+    if ends[count - 1] > len(words):
+        count -= 1
+    return starts[:count] * _WORD + start
+
+
+def _walked(view: memoryview, start: int, end: int) -> Int64s:
+    """Find batches by the size of the one before."""
+    starts = []
+    unpack = HEADER.unpack_from
+    while end - start >= SMALLEST_BATCH_BYTES:
+        header = unpack(view, start)
+        magic, size = header[3], header[4]
+        if magic != MAGIC or not SMALLEST_BATCH_BYTES <= size <= end - start or size & 7:
+            break
+        starts.append(start)
+        start += size
+    return np.array(starts, np.int64)
+
+
+def _gathered(view: Buffer, places: Int64s, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Return what stands at each of these places, which all lie in the buffer."""
+    if len(places) == 0:
+        return np.empty(0, kind)
+    words = np.frombuffer(
+        view, "<u8", (len(view) - int(places[0])) // _WORD, int(places[0])
+    )  # from the first
+    rows = words[((places - places[0]) // _WORD)[:, None] + np.arange(kind.itemsize // _WORD)]
+    found: NDArray[Any] = rows.view(kind)[:, 0]
+    return found
+
+
+def _plausible(run: Run) -> Run:
+    """Return the batches up to the first whose header cannot be true, or that does not follow."""
+    headers = run.headers
+    size, flags, count = headers["size"], headers["flags"], headers["record_count"]
+    base, last = headers["base_offset"], headers["last_offset_delta"].astype(np.int64)
+    good = (size >= SMALLEST_BATCH_BYTES) & (size & 7 == 0) & (count <= MAX_RECORDS) & (count <= last + 1)
+    good &= (flags & (0xFFFF ^ KNOWN_FLAGS) == 0) & _KNOWN_CODECS[flags & CODEC_MASK]
+    good &= (base >= 0) & (base <= LAST_OFFSET - last)
+    good[1:] &= base[1:] == base[:-1] + last[:-1] + 1
+    return run if good.all() else run.first(int(good.argmin()))
+
+
+def _checked(run: Run, view: memoryview) -> Run:
+    """Return the batches up to the first whose checksum does not match."""
+    headers, starts = run.headers, run.starts
+    bodies = zip((starts + STAMP.size).tolist(), (starts + headers["size"]).tolist(), strict=True)
+    crcs = np.array([crc32c(view[start:end]) for start, end in bodies], np.uint32)
+    base = headers["base_offset"]
+    folded = (base ^ base >> 32 ^ headers["leader_epoch"]).astype(np.uint32)
+    good = crcs ^ folded == headers["crc"]
+    return run if good.all() else run.first(int(good.argmin()))
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+
+class _MalformedError(Exception):
+    """The batch with this number is not as the format says."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _refuse(bad: NDArray[np.bool_]) -> None:
+    if bad.any():
+        raise _MalformedError(int(bad.argmax()))
+
+
+def joined(run: Run, buffer: Buffer, path: str, shift: int) -> tuple[RecordBatch, Run] | None:
+    """Return the records of a run as one batch in memory, and the stored batches it stands for.
+
+    These are fewer than the run has where one is malformed: None, if it is the first. The run is one of
+    alike(). `shift` is the file position of the buffer's first byte.
+    """
+    view = memoryview(buffer)
+    while len(run.starts):
+        try:
+            return _joined(run, view, path, shift), run
+        except _MalformedError as problem:
+            run = run.first(problem.number)
+    return None
+
+
+def _joined(run: Run, view: memoryview, path: str, shift: int) -> RecordBatch:
+    headers = run.headers
+    low, high = int(headers["base_timestamp"].min()), int(headers["max_timestamp"].max())
+    flags = int(headers["flags"][0])
+    codec = flags & CODEC_MASK
+    bodies, starts, ends = _unpacked(run, view, path, shift) if codec else _plain(run, view)
+    body = _Cursors(bodies, starts, ends, 0 if codec else _MOST_PADDING).body(headers, low)
+    size = HEADER_BYTES + int((ends - starts).sum())
+    first, count, span = headers[0], int(headers["record_count"].sum()), int(run.next_offsets[-1])
+    base = int(first["base_offset"])
+    header = BatchHeader(
+        base, int(first["leader_epoch"]), 0, MAGIC, size, -1, low, high, -1, count, span - base - 1, -1,
+        flags & ~CODEC_MASK & ~DELETE_HORIZON,
+    )  # fmt: skip
+    return RecordBatch(header, memoryview(b""), path, shift + int(run.starts[0]), body)
+
+
+def _plain(run: Run, view: memoryview) -> tuple[memoryview, Int64s, Int64s]:
+    flags = run.headers["flags"]
+    starts = run.starts + HEADER_BYTES + np.where(flags & DELETE_HORIZON, HORIZON.size, 0)
+    return view, starts, run.starts + run.headers["size"]
+
+
+def _unpacked(run: Run, view: memoryview, path: str, shift: int) -> tuple[memoryview, Int64s, Int64s]:
+    bodies: list[Buffer] = []
+    sizes, total = [], 0
+    for number, (start, fields) in enumerate(zip(run.starts.tolist(), run.headers.tolist(), strict=True)):
+        batch = RecordBatch(BatchHeader(*fields), view[start : start + fields[4]], path, shift + start)
+        total += batch.body_bytes
+        if total > _MOST_RAW_BYTES:
+            raise _MalformedError(number)
+        try:
+            body, _ = raw_body(batch.header, batch.raw)
+        except (ValueError, IndexError):
+            raise _MalformedError(number) from None
+        bodies += (body, bytes(-len(body) % _WORD))
+        sizes.append(len(body))
+    lengths = np.array(sizes, np.int64)
+    ends = np.cumsum(lengths + 7 & ~7)
+    starts = ends - (lengths + 7 & ~7)
+    return memoryview(b"".join(bodies)), starts, starts + lengths
+
+
+class _Cursors:
+    """Walks the columns of many bodies at once; like batch.py's cursor, which walks those of one."""
+
+    def __init__(self, view: memoryview, starts: Int64s, ends: Int64s, most_padding: int) -> None:
+        first, last = int(starts[0]), int(ends[-1])
+        self._data = bytes(view[first:last])  # measured: a slice of bytes costs half of one of a memoryview
+        self._at = starts - first
+        self._ends = ends - first
+        self._most_padding = most_padding
+
+    def body(self, headers: NDArray[Any], base_timestamp: int) -> Body:
+        """Return the columns of all bodies, one after another."""
+        counts = headers["record_count"].astype(np.int64)
+        _refuse(self._ends - self._at < DESCRIPTOR.size)
+        forms = _gathered(self._data, self._at, _DESCRIPTOR)
+        has_headers = forms["has_headers"]
+        _refuse(has_headers > 1)
+        for name in ("key_form", "value_form", "offset_form"):
+            _refuse(forms[name] > U32)
+        _refuse(forms["time_form"] > U64)
+        described = self._at + DESCRIPTOR.size
+        self._at = described + HEADERS_DESCRIPTOR.size * has_headers
+        _refuse(self._at > self._ends)
+        rows = _Rows(counts)
+        offsets = self._offsets(forms["offset_form"], headers, rows)
+        timestamps = self._timestamps(forms["time_form"], headers, base_timestamp, rows)
+        key_lengths = self._ints(forms["key_form"], forms["key_length"], rows)
+        keys_present = self._present(forms["key_nulls"], rows)
+        value_lengths = self._ints(forms["value_form"], forms["value_length"], rows)
+        values_present = self._present(forms["value_nulls"], rows)
+        with_headers = bool(has_headers.any())
+        if with_headers:
+            more = np.zeros(len(counts), _HEADERS_DESCRIPTOR)  # no headers, where there is no descriptor
+            more[has_headers == 1] = _gathered(self._data, described[has_headers == 1], _HEADERS_DESCRIPTOR)
+            for name in ("count_form", "name_form", "content_form"):
+                _refuse(more[name] > U32)
+            header_counts = self._ints(more["count_form"], more["count"], rows)
+            pairs = _Rows(rows.totals(header_counts))
+            _refuse(pairs.counts > MAX_HEADERS)
+            _refuse(np.cumsum(pairs.counts) > MAX_HEADERS)
+            name_lengths = self._ints(more["name_form"], more["name_length"], pairs)
+            content_lengths = self._ints(more["content_form"], more["content_length"], pairs)
+            contents_present = self._present(more["nulls"], pairs)
+        keys = self._strings(key_lengths, forms["key_nulls"], keys_present, rows)
+        values = self._strings(value_lengths, forms["value_nulls"], values_present, rows)
+        pair_strings = None
+        if with_headers:
+            nulls = np.full(len(counts), NO_NULLS)
+            names = self._strings(name_lengths, nulls, None, pairs)
+            try:
+                check_names(names)
+            except ValueError:
+                raise _MalformedError(len(counts) // 2) from None  # one of them is: fewer may be sound
+            contents = self._strings(content_lengths, more["nulls"], contents_present, pairs)
+            pair_strings = HeaderStrings(header_counts, names, contents)
+        left = self._ends - self._at
+        _refuse((left < 0) | (left > self._most_padding))
+        return Body(offsets, timestamps, keys, values, pair_strings)
+
+    def _take(self, sizes: Int64s) -> list[bytes]:
+        """Return the next `sizes` bytes of each body."""
+        starts, ends = self._at, self._at + sizes
+        _refuse(ends > self._ends)
+        self._at, data = ends, self._data
+        return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def _ints(self, forms: NDArray[np.uint8], constants: NDArray[Any], rows: _Rows) -> Ints:
+        """Return a column of all bodies."""
+        form = int(forms[0])
+        if (forms == form).all():
+            if form != CONSTANT:
+                return Ints(rows.total, 0, self._stored(form, rows.counts))
+            if (constants == constants[0]).all():
+                return Ints(rows.total, int(constants[0]) if rows.total else 0, None)
+            return Ints(rows.total, 0, np.repeat(constants.astype(np.int64), rows.counts))
+        numbers = np.repeat(np.where(forms == CONSTANT, constants, 0).astype(np.int64), rows.counts)
+        for form in range(CONSTANT + 1, U64 + 1):
+            chosen = forms == form
+            if chosen.any():
+                stored = self._stored(form, np.where(chosen, rows.counts, 0))
+                numbers[np.repeat(chosen, rows.counts)] = stored
+        return Ints(rows.total, 0, numbers)
+
+    def _stored(self, form: int, counts: Int64s) -> NDArray[Any]:
+        used = counts * WIDTHS[form]
+        data = b"".join(self._take(used))
+        self._at = self._at + (-used & 7)
+        return np.frombuffer(data, DTYPES[form])
+
+    def _present(self, nulls: NDArray[np.uint8], rows: _Rows) -> NDArray[np.bool_] | None:
+        """Return for each row whether it is there, None if all are; nothing is read but bitmaps."""
+        _refuse(nulls > BITMAP)
+        if (nulls == NO_NULLS).all():
+            return None
+        present = np.repeat(nulls == NO_NULLS, rows.counts)
+        mapped = nulls == BITMAP
+        if mapped.any():
+            sizes = np.where(mapped, (rows.counts + 63 & ~63) // 8, 0)
+            stored = np.frombuffer(b"".join(self._take(sizes)), np.uint8)
+            bits = np.unpackbits(stored, bitorder="little").view(np.bool_)
+            wanted = np.repeat(mapped, rows.counts)
+            firsts = np.cumsum(sizes * 8) - sizes * 8 - rows.starts
+            present[wanted] = bits[(np.repeat(firsts, rows.counts) + np.arange(rows.total))[wanted]]
+        return present
+
+    def _strings(
+        self, lengths: Ints, nulls: NDArray[Any], present: NDArray[np.bool_] | None, rows: _Rows
+    ) -> Strings:
+        totals = rows.totals(lengths)
+        _refuse((nulls == ALL_NULL) & (totals > 0))
+        pieces = self._take(totals)
+        if (nulls == ALL_NULL).all():
+            return Strings(Ints(rows.total, 0, None), ALL_NULL, None, memoryview(b""))
+        kind, bitmap = NO_NULLS, None
+        if present is not None:
+            kind, bitmap = BITMAP, memoryview(np.packbits(present, bitorder="little").tobytes())
+        if (rows.counts == 1).all():
+            return SeparateStrings(lengths, kind, bitmap, pieces)
+        return Strings(lengths, kind, bitmap, memoryview(b"".join(pieces)))
+
+    def _offsets(self, forms: NDArray[np.uint8], headers: NDArray[Any], rows: _Rows) -> Ints | None:
+        """Return the offsets of all records, relative to the first batch's; None if they are contiguous."""
+        spans = headers["last_offset_delta"].astype(np.int64) + 1
+        if (forms == CONSTANT).all() and (rows.counts == spans).all():
+            return None
+        bases = headers["base_offset"] - headers["base_offset"][0]
+        numbers = np.arange(rows.total) - np.repeat(rows.starts, rows.counts)
+        for form in range(CONSTANT + 1, U32 + 1):
+            chosen = forms == form
+            if chosen.any():
+                numbers[np.repeat(chosen, rows.counts)] = self._stored(form, np.where(chosen, rows.counts, 0))
+        numbers += np.repeat(bases, rows.counts)
+        self._check_offsets(numbers, bases + spans, rows)
+        return Ints(rows.total, 0, numbers)
+
+    def _check_offsets(self, numbers: Int64s, ends: Int64s, rows: _Rows) -> None:
+        """Refuse a batch whose offsets do not grow, or leave it."""
+        bad = numbers >= np.repeat(ends, rows.counts)
+        bad[1:] |= numbers[1:] <= numbers[:-1]
+        if bad.any():
+            raise _MalformedError(int(np.searchsorted(rows.starts + rows.counts, bad.argmax(), "right")))
+
+    def _timestamps(
+        self, forms: NDArray[np.uint8], headers: NDArray[Any], base_timestamp: int, rows: _Rows
+    ) -> Ints:
+        """Return the timestamps of all records, relative to `base_timestamp`."""
+        bases, latest = headers["base_timestamp"], headers["max_timestamp"]
+        _refuse((bases < 0) | (latest < bases))
+        deltas = self._ints(forms, np.zeros(len(forms), np.int64), rows)
+        if (forms == U64).any() or int(bases.max()) > LATEST_SAFE_TIME:
+            _refuse(rows.highest(deltas) > (latest - bases).astype(np.uint64))
+        if (bases == base_timestamp).all():
+            return deltas
+        numbers = np.repeat(bases - base_timestamp, rows.counts)
+        return Ints(rows.total, 0, numbers if deltas.stored is None else numbers + deltas.array())
+
+
+class _Rows:
+    """How many rows of a column each batch has."""
+
+    def __init__(self, counts: Int64s) -> None:
+        ends = np.cumsum(counts)
+        self.counts = counts
+        self.starts = ends - counts
+        self.total = int(ends[-1])
+
+    def totals(self, numbers: Ints) -> Int64s:
+        """Return the sum of each batch's rows."""
+        if numbers.stored is None:
+            return self.counts * numbers.constant
+        sums = np.zeros(self.total + 1, np.int64)
+        np.cumsum(numbers.stored, out=sums[1:])
+        found: Int64s = sums[self.starts + self.counts] - sums[self.starts]
+        return found
+
+    def highest(self, numbers: Ints) -> NDArray[np.uint64]:
+        """Return the highest number of each batch's rows."""
+        highest = np.zeros(len(self.counts), np.uint64)
+        if numbers.stored is not None:
+            batches = np.repeat(np.arange(len(highest)), self.counts)
+            np.maximum.at(highest, batches, numbers.stored.astype(np.uint64))
+        return highest

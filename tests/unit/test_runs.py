@@ -1,0 +1,275 @@
+"""Small batches that are checked and read together are what they are one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from helpers import decoded, encoded, gappy, stored, write_segment
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog import CorruptionError, Record, RecordBatch, TopicConfig
+from commitlog.batches import format
+from commitlog.batches.encode import NO_STRINGS, Columns, EncodedBatch, assemble, numbered
+from commitlog.batches.format import MAGIC_BYTES
+from commitlog.batches.runs import alike, is_run, joined, sound_run
+from commitlog.config import CompressionType
+from commitlog.errors import UnsupportedFormatError
+from commitlog.segment import Segment
+
+FAR = 1 << 62
+TIMES = st.sampled_from([0, 5, 1 << 20, 1 << 40, (1 << 63) - 1])
+TEXT = st.one_of(st.none(), st.binary(max_size=5), st.binary(min_size=250, max_size=260))
+
+
+@st.composite
+def batches(draw: st.DrawFn, codec: CompressionType) -> EncodedBatch:
+    """A batch of a few records, of any kind that a writer may write."""
+    if codec == "none" and draw(st.integers(0, 5)) == 0:
+        deltas = draw(st.lists(st.integers(0, 20), max_size=4, unique=True).map(sorted))
+        return gappy(deltas, (max(deltas) if deltas else 0) + draw(st.integers(1, 300)))
+    count = draw(st.integers(1, 6))
+    column = st.lists(TEXT, min_size=count, max_size=count)
+    values, keys = draw(column), draw(st.one_of(st.none(), column))
+    headers = None
+    if draw(st.booleans()):
+        names = st.sampled_from(["", "name", "\u00fc"])
+        one = st.lists(st.tuples(names, TEXT), max_size=3)
+        headers = draw(st.lists(one, min_size=count, max_size=count))
+    times = draw(st.lists(TIMES, min_size=count, max_size=count))
+    return encoded(
+        values, keys=keys, headers=headers, timestamps=times, config=TopicConfig(compression_type=codec)
+    )
+
+
+def laid_out(contents: list[EncodedBatch], offset: int = 0) -> list[bytes]:
+    pieces = []
+    for one in contents:
+        pieces.append(stored(one, offset))
+        offset += one.span
+    return pieces
+
+
+def one_by_one(pieces: list[bytes]) -> list[Record]:
+    return [record for raw in pieces for record in RecordBatch.decode(raw).records()]
+
+
+def together(raw: bytes, start: int = 0) -> tuple[list[Record], int]:
+    """Read everything in runs of alike batches, and say where that ends."""
+    found: list[Record] = []
+    while True:
+        run = alike(sound_run(raw, start, len(raw)), FAR, rewritable=False)
+        result = joined(run, raw, "file", 0)
+        if result is None:
+            return found, start
+        batch, run = result
+        assert (batch.base_offset, batch.position) == (int(run.headers["base_offset"][0]), start)
+        found += batch.records()
+        start = run.end
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@given(data=st.data(), offset=st.sampled_from([0, 7, 1 << 40]))
+def test_batches_read_together_are_the_same_records(codec: CompressionType, data: Any, offset: int) -> None:
+    pieces = laid_out(data.draw(st.lists(batches(codec), min_size=1, max_size=12)), offset)
+    raw = b"".join(pieces)
+    assert together(raw) == (one_by_one(pieces), len(raw))
+    assert together(bytes(24) + raw, 24) == (one_by_one(pieces), len(raw) + 24)
+
+
+@given(data=st.data())
+def test_columns_and_slices_of_a_joined_batch_are_those_of_its_records(data: Any) -> None:
+    pytest.importorskip("pyarrow")
+    raw = b"".join(laid_out(data.draw(st.lists(batches("none"), min_size=2, max_size=12))))
+    result = joined(alike(sound_run(raw, 0, len(raw)), FAR, rewritable=False), raw, "file", 0)
+    assert result is not None
+    batch, _ = result
+    records = list(batch.records())
+    middle = data.draw(st.integers(0, batch.next_offset))
+    part = batch.slice(middle, batch.next_offset)
+    for piece, expected in ((batch, records), (part, [one for one in records if one.offset >= middle])):
+        rows = piece.to_arrow()
+        rows.validate(full=True)
+        assert rows.column("offset").to_pylist() == [one.offset for one in expected]
+        assert rows.column("timestamp").cast("int64").to_pylist() == [one.timestamp for one in expected]
+        assert rows.column("key").to_pylist() == piece.keys() == [one.key for one in expected]
+        assert rows.column("value").to_pylist() == piece.values() == [one.value for one in expected]
+        pairs = [
+            tuple((pair["key"], pair["value"]) for pair in one) for one in rows.column("headers").to_pylist()
+        ]
+        assert pairs == piece.headers() == [one.headers for one in expected]
+
+
+def test_gaps_that_compaction_left_are_kept() -> None:
+    raw = b"".join(laid_out([gappy([0, 3, 9], 12), gappy([1], 5), gappy([], 5)], 100))
+    records, end = together(raw)
+    assert ([record.offset for record in records], end) == ([100, 103, 109, 113], len(raw))
+
+
+# --- where a run ends
+
+
+def small(count: int, first: int = 0, size: int = 5) -> list[bytes]:
+    return [stored(encoded([b"v" * (number % size)], keys=[b"k"]), first + number) for number in range(count)]
+
+
+def test_a_run_has_the_whole_batches_before_the_end() -> None:
+    pieces = small(20, 7)
+    raw = b"".join(pieces)
+    assert (len(sound_run(raw, 0, len(raw)).starts), sound_run(raw, 0, len(raw)).end) == (20, len(raw))
+    run = sound_run(raw, 0, len(raw) - 1)
+    assert (len(run.starts), run.end) == (19, len(raw) - len(pieces[-1]))
+    for end in (0, 1, 79, len(pieces[0]) - 1):
+        assert len(sound_run(raw, 0, end).starts) == 0
+
+
+@pytest.mark.parametrize("size", [5, 3000])  # found by their magic, and by their sizes
+def test_every_flipped_bit_ends_the_run_before_its_batch(size: int) -> None:
+    pieces = [stored(encoded([b"v" * size] * 2), 2 * number) for number in range(3)]
+    raw = b"".join(pieces)
+    start, end = len(pieces[0]), len(pieces[0]) + len(pieces[1])
+    for place in range(start, end, 1 if size == 5 else 97):
+        hurt = bytearray(raw)
+        hurt[place] ^= 1 << place % 8
+        run = sound_run(bytes(hurt), 0, len(raw))
+        assert (len(run.starts), run.end) == (1, start), place
+
+
+def test_what_does_not_follow_ends_the_run() -> None:
+    (one,) = small(1)
+    for other in (one, bytes(100), b"", b"x" * 200, stored(encoded([b"a"]), 2)):
+        assert len(sound_run(one + other, 0, len(one + other)).starts) == 1
+
+
+def test_a_record_that_looks_like_a_batch_hides_none() -> None:
+    inner = b"".join(small(3))
+    contents = [encoded([b"a" * number + inner, bytes(16) + MAGIC_BYTES * 8]) for number in range(12)]
+    pieces = laid_out(contents)
+    assert together(b"".join(pieces)) == (one_by_one(pieces), sum(map(len, pieces)))
+
+
+def test_a_run_ends_where_the_codec_the_epoch_or_the_kind_of_timestamps_changes() -> None:
+    stamped = TopicConfig(message_timestamp_type="LogAppendTime")
+    for other in (
+        stored(encoded([b"a" * 999], config=TopicConfig(compression_type="zstd")), 8),
+        stored(encoded([b"a"], config=stamped), 8),
+        stored(encoded([b"a"]), 8, leader_epoch=1),
+        stored(encoded([b"a"] * 1024), 8),
+        stored(encoded([b"a" * 70_000]), 8),
+    ):
+        raw = b"".join(small(8)) + other
+        assert len(sound_run(raw, 0, len(raw)).starts) == 9
+        assert len(alike(sound_run(raw, 0, len(raw)), FAR, rewritable=False).starts) == 8
+        assert is_run(raw, 0, len(raw), FAR)
+        assert not is_run(raw, len(small(1)[0]), len(raw), FAR)
+
+
+def test_a_run_ends_at_the_offset_that_ends_the_read() -> None:
+    raw = b"".join(small(20))
+    assert len(alike(sound_run(raw, 0, len(raw)), 12, rewritable=False).starts) == 12
+    assert is_run(raw, 0, len(raw), 8)
+    assert not is_run(raw, 0, len(raw), 7)
+
+
+def test_records_that_can_be_rewritten_have_no_producer_codec_or_horizon() -> None:
+    packed = TopicConfig(compression_type="zstd")
+    marked = assemble(Columns(NO_STRINGS, NO_STRINGS), 1, 5, 0, delete_horizon=9)
+    for other, read in (
+        (encoded([b"a" * 999], config=packed), 8),
+        (numbered(encoded([b"a"]), (5, 0, 0)), 9),
+        (marked, 9),
+    ):
+        raw = b"".join(small(8)) + stored(other, 8)
+        run = sound_run(raw, 0, len(raw))
+        assert len(alike(run, FAR, rewritable=False).starts) == read
+        assert len(alike(run, FAR, rewritable=True).starts) == 8
+        assert is_run(raw, len(small(1)[0]), len(raw), FAR) == (read == 9)
+        assert not is_run(raw, len(small(1)[0]), len(raw), FAR, rewritable=True)
+
+
+# --- batches with a right checksum and wrong contents
+
+
+def resealed(raw: bytearray) -> bytes:
+    base_offset, epoch = format.STAMP.unpack_from(raw)[:2]
+    raw[:16] = format.stamp(base_offset, epoch, crc32c(raw[16:]))
+    return bytes(raw)
+
+
+def reading(raw: bytes) -> list[Record] | None:
+    try:
+        return list(RecordBatch.decode(raw).records())
+    except (CorruptionError, UnsupportedFormatError):
+        return None
+
+
+@given(data=st.data(), place=st.integers(32, 200), byte=st.integers(0, 255))
+def test_a_forged_batch_is_read_as_it_is_alone_or_ends_the_run(data: Any, place: int, byte: int) -> None:
+    pieces = laid_out(data.draw(st.lists(batches("none"), min_size=3, max_size=6)))
+    number = data.draw(st.integers(0, len(pieces) - 1))
+    forged = bytearray(pieces[number])
+    forged[place if place < len(forged) else 32] = byte
+    pieces[number] = resealed(forged)
+    alone = [reading(raw) for raw in pieces]
+    records, end = together(b"".join(pieces))
+    ends = [sum(map(len, pieces[: count + 1])) for count in range(len(pieces))]
+    read = 0 if end == 0 else ends.index(end) + 1
+    assert None not in alone[:read]
+    assert records == [record for found in alone[:read] for record in found or []]
+
+
+# --- through a segment
+
+
+@pytest.mark.parametrize("per_batch", [1, 2, 30])
+def test_a_segment_of_small_batches_is_read_the_same_in_every_way(tmp_path: Path, per_batch: int) -> None:
+    contents = [encoded([b"%d %d" % (n, row) for row in range(per_batch)]) for n in range(3_000)]
+    segment = Segment.open(write_segment(tmp_path, contents))
+    expected = [record for one in segment.batches() for record in one.records()]
+    assert len(expected) == 3_000 * per_batch
+    for start, end in ((0, FAR), (1, 7), (1_000, 2_001), (2_990, FAR), (17, 17)):
+        wanted = [one for one in expected if start <= one.offset < end]
+        assert [one for run, _ in segment.record_runs(start, end) for one in run] == wanted
+        parts = [one.slice(start, end) for one, _ in segment.combined_batches(start, end)]
+        assert [record for one in parts for record in one.records()] == wanted
+    assert sum(count for _, count in segment.combined_batches(0)) == 3_000
+    assert sum(1 for _ in segment.combined_batches(0)) < 60
+
+
+def test_damage_in_a_run_is_met_after_all_records_before_it(tmp_path: Path) -> None:
+    contents = [encoded([b"%d" % number]) for number in range(3_000)]
+    path = write_segment(tmp_path, contents)
+    raw = bytearray(Path(path).read_bytes())
+    raw[2_000 * 88 + 81] ^= 1
+    Path(path).write_bytes(raw)
+    segment = Segment.open(path)
+    found: list[Record] = []
+    with pytest.raises(CorruptionError) as caught:
+        for run, _ in segment.record_runs(0, FAR):
+            found += run
+    assert (caught.value.position, len(found)) == (2_000 * 88, 2_000)
+
+
+def test_batches_that_cannot_be_joined_are_read_alone(tmp_path: Path) -> None:
+    """Timestamps before the epoch: no writer writes them, and a run does not take them."""
+    pieces = []
+    for number in range(500):
+        raw = bytearray(stored(encoded([b"v"], timestamps=[5]), number))
+        raw[32:48] = (-5).to_bytes(8, "little", signed=True) * 2
+        pieces.append(resealed(raw))
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(b"".join(pieces))
+    found = [record for run, _ in Segment.open(path).record_runs(0, FAR) for record in run]
+    assert [record.timestamp for record in found] == [-5] * 500
+
+
+def test_a_joined_batch_says_what_it_is() -> None:
+    raw = b"".join(small(9, 3))
+    result = joined(sound_run(raw, 0, len(raw)), raw, "file", 1_000)
+    assert result is not None
+    batch, _ = result
+    assert (batch.base_offset, batch.next_offset, len(batch), batch.position) == (3, 12, 9, 1_000)
+    assert decoded(encoded([b"v"])).header.flags == batch.header.flags
