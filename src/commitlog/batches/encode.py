@@ -173,13 +173,13 @@ def encode(
     now_ms: int,
     producer: tuple[int, int, int] = NO_PRODUCER,
 ) -> tuple[EncodedBatch, ...]:
-    """Check records and encode them into one batch; no batch if there are no records."""
-    values = _listed(values)
+    """Check records and encode them into one batch; none, if there are no records."""
+    values = listed(values)
     count = len(values)
     if keys is not None:
-        keys = _counted(_listed(keys), count, "keys")
+        keys = _counted(listed(keys), count, "keys")
     if headers is not None:
-        headers = _counted(_listed(headers), count, "headers")
+        headers = _counted(listed(headers), count, "headers")
     times: Int64s | int = now_ms
     if timestamps is not None:
         given = as_int64(timestamps, "timestamp")
@@ -204,7 +204,8 @@ def check_count(count: int) -> None:
         raise BatchTooLargeError(count, MAX_RECORDS, "records")
 
 
-def _listed(items: Iterable[Item]) -> Sequence[Item]:
+def listed(items: Iterable[Item]) -> Sequence[Item]:
+    """Return a list or tuple as it is, and a list of anything else."""
     return items if isinstance(items, list | tuple) else list(items)
 
 
