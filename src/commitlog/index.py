@@ -18,10 +18,10 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
-from crc32c import crc32c
 from numpy.typing import NDArray
 
 from commitlog import files
+from commitlog.checksum import crc32c
 
 if TYPE_CHECKING:
     from commitlog.segment import Segment

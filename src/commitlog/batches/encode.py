@@ -7,7 +7,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-from crc32c import crc32c
 
 from commitlog.batches import compression
 from commitlog.batches.columns import (
@@ -47,6 +46,7 @@ from commitlog.batches.format import (
     stamp,
 )
 from commitlog.batches.single import shapes_for
+from commitlog.checksum import crc32c
 from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, InvalidRecordError, RecordTooLargeError
 from commitlog.record import Buffer, Headers

@@ -10,10 +10,10 @@ from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
 from commitlog.batches import compression
 from commitlog.batches.columns import Int64s
+from commitlog.checksum import crc32c
 from commitlog.errors import CorruptionError, UnsupportedFormatError
 from commitlog.record import Buffer
 

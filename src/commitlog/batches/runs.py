@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 from numpy.typing import NDArray
 
 from commitlog.batches import compression
@@ -53,6 +52,7 @@ from commitlog.batches.format import (
     STAMP,
     BatchHeader,
 )
+from commitlog.checksum import crc32c
 from commitlog.record import Buffer
 
 _HEADER = np.dtype(

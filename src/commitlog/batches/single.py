@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from struct import Struct
 
-from crc32c import crc32c
-
 from commitlog.batches.columns import ALL_NULL, NO_NULLS, padded
 from commitlog.batches.format import (
     CHECKED,
@@ -22,6 +20,7 @@ from commitlog.batches.format import (
     SMALLEST_BATCH_BYTES,
     STAMP,
 )
+from commitlog.checksum import crc32c
 from commitlog.errors import RecordTooLargeError
 from commitlog.record import Buffer, Record
 

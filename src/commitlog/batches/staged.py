@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from commitlog import files
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.columns import NO_NULLS
 from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch
 from commitlog.batches.format import MAX_RECORDS, PUBLISHED, STAMP, check_flags, stamp, unstamped
+from commitlog.checksum import crc32c
 from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, CorruptionError, InvalidRecordError
 

@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterable
 from typing import NoReturn
 
-from crc32c import crc32c
-
 from commitlog import files
 from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, encode, totals
 from commitlog.batches.format import NO_PRODUCER, STAMP, fold
 from commitlog.batches.single import encode_one
+from commitlog.checksum import crc32c
 from commitlog.config import MAX_INT64
 from commitlog.errors import BatchTooLargeError, DiskFullError, OffsetOutOfRangeError
 from commitlog.partitions.page import StatePage

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from commitlog import files
 from commitlog.batches.format import BatchHeader
+from commitlog.checksum import crc32c
 from commitlog.partitions.layout import headers_between
 from commitlog.segment import FAR, TEMPORARY_SUFFIX, Segment
 

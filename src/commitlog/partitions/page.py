@@ -19,9 +19,8 @@ from functools import partial
 from struct import Struct
 from typing import Any, NamedTuple, Self
 
-from crc32c import crc32c
-
 from commitlog import files
+from commitlog.checksum import crc32c
 from commitlog.errors import CommitLogError, CorruptionError
 from commitlog.open_files import OpenFiles, Restable
 

@@ -14,10 +14,9 @@ from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from commitlog import files
 from commitlog.batches.format import PUBLISHED
+from commitlog.checksum import crc32c
 from commitlog.errors import OutOfOrderSequenceError, ProducerFencedError
 from commitlog.partitions.layout import headers_between
 from commitlog.segment import Segment

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from crc32c import crc32c
-
 from commitlog import files
+from commitlog.checksum import crc32c
 from commitlog.errors import CorruptionError, UnsupportedFormatError
 from commitlog.replication.cluster import (
     ClusterState,

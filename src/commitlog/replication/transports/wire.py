@@ -10,9 +10,8 @@ import json
 from struct import Struct
 from typing import Any, NamedTuple, get_args
 
-from crc32c import crc32c
-
 from commitlog.batches.columns import padded
+from commitlog.checksum import crc32c
 from commitlog.errors import FrameTooLargeError, ProtocolError
 from commitlog.replication import messages
 from commitlog.replication.cluster import Deletion, Member, PartitionState, Reign
