@@ -36,6 +36,7 @@ import partitioned
 import producing
 import pyarrow
 import replicating
+import small_batches
 import spark_read
 import spark_write
 from bench import Bench
@@ -61,6 +62,8 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group | Curve]]] = {
     "values": compare.values,
     "arrow_scan": bulk.arrow_scan,
     "arrow_append": bulk.arrow_append,
+    "small_batches": small_batches.small_batches,
+    "keyed": small_batches.keyed,
     "overhead": compare.overhead,
     "open": limits.open_segments,
     "recovery": limits.recovery,
