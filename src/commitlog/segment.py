@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 from commitlog import files
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.format import HEADER_BYTES, BatchHeader, batches_start_at, check, header_at, peek
-from commitlog.batches.runs import alike, is_run, joined, sound_run
+from commitlog.batches.runs import FEWEST, extent_of_run, joinable_run, joined
 from commitlog.batches.scan import Checked, check_batches, without_reserved
 from commitlog.batches.single import read_ones
 from commitlog.config import MAX_INT64
@@ -35,7 +35,9 @@ _SMALL_READ_BYTES = 64 * 1024
 _DEFAULT_INTERVAL_BYTES = 4096
 _RESIDENT_BYTES = 32 * 1024 * 1024
 _FEW_BYTES = 16 * 1024
-_ALONE = 64
+# How many batches are read alone before the next try to join some: after a look at their headers, and after
+# more work was in vain.
+_ALONE_FIRST, _ALONE = 8, 64
 _FIRST_RUN_BYTES, MOST_RUN_BYTES = 64 * 1024, 4 * 1024 * 1024  # so that the first record comes soon
 FAR = 1 << 63
 
@@ -398,14 +400,14 @@ class Segment:
         """
         scan = self._scan(start, end, _FIRST_RUN_BYTES, MOST_RUN_BYTES)
         while scan is not None and scan.goes_on():
-            records: Iterable[Any] = scan.few_singles()
-            if records:
-                records = records if name is None else with_name(name, records)
+            found = None if scan.has_few_left else scan.joined()
+            singles = scan.singles() if found is None else []
+            if singles:
+                yield singles if name is None else with_name(name, singles), scan.offset
             else:
-                batch, _ = scan.joined() or (scan.batch(), 1)
+                batch = scan.batch() if found is None else found[0]
                 part = batch.slice(start, end)
-                records = part.records() if name is None else part.consumer_records(name)
-            yield records, scan.offset
+                yield part.records() if name is None else part.consumer_records(name), scan.offset
             self._read_to = scan.offset, scan.position
 
     def _scan(self, start: int, end: int, first_bytes: int = 0, most_bytes: int = 0) -> _Scan | None:
@@ -429,8 +431,7 @@ class _Scan:
         self.position = self._kept = position
         self._window = window
         self._end = end
-        self._first_bytes, self._most_bytes = first_bytes, most_bytes  # to join at a time
-        self._room = first_bytes
+        self._room, self._most_bytes = first_bytes, most_bytes  # to join at a time
         self._alone = 0  # how many batches to read alone before the next try to join some
         self.offset = segment.base_offset  # after what was read; not known before the first batch
         self._known = position == 0
@@ -452,32 +453,40 @@ class _Scan:
 
     def joined(self, *, rewritable: bool = False) -> tuple[RecordBatch, int] | None:
         """Return small batches joined into one, and how many; None where the next one must be read alone."""
-        buffer, shift, limit = self._window
-        place, after = self.position - shift, min(self.position + self._room, limit) - shift
         if self._alone > 0:
             self._alone -= 1
             return None
-        if not is_run(buffer, place, limit - shift, self._end, rewritable=rewritable):
+        buffer, shift, limit = self._window
+        place = self.position - shift
+        least = extent_of_run(buffer, place, limit - shift, self._end, rewritable=rewritable)
+        if not 0 < least <= self._most_bytes:
+            self._alone = _ALONE_FIRST
             return None
-        run = alike(sound_run(buffer, place, after), self._end, rewritable=rewritable)
-        found = joined(run, buffer, self._segment.path, shift)
+        after = min(place + max(self._room, least), limit - shift)
+        run = joinable_run(buffer, place, after, self._end, rewritable=rewritable)
+        found = joined(run, buffer, self._segment.path, shift, self._most_bytes)
+        if found is None or len(found[1].starts) < FEWEST:
+            self._alone = _ALONE  # or it would look through the same bytes again and again
         if found is None:
-            self._room, self._alone = self._first_bytes, _ALONE
+            self._room = 0
             return None
-        self._room = min(4 * self._room, self._most_bytes)
         batch, run = found
+        self._room = min(4 * (run.end - place), self._most_bytes)
         self._step(batch.base_offset, batch.next_offset, run.end + shift)
         return batch, len(run.starts)
 
-    def few_singles(self) -> list[Record]:
-        """Return the next batches of one record each, if they are too few to be joined: of a log's tail."""
+    def singles(self) -> list[Record]:
+        """Return the records of the next batches of one record each, none if the next one has more."""
         buffer, shift, limit = self._window
-        if limit - self.position > _FEW_BYTES:
-            return []
         records, after = read_ones(buffer, self.position - shift, limit - shift, self._end)
         if records:
             self._step(records[0].offset, records[-1].offset + 1, after + shift)
         return records
+
+    @property
+    def has_few_left(self) -> bool:
+        """Whether it is near the end, where reading batches one by one is faster than joining them."""
+        return self._window.limit - self.position <= _FEW_BYTES
 
     def _step(self, base_offset: int, next_offset: int, position: int) -> None:
         if self._known and base_offset != self.offset:

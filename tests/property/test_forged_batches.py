@@ -174,7 +174,7 @@ def _read(raw: bytes) -> bool:
         readable = True
     except (CorruptionError, UnsupportedFormatError):
         readable = False
-    found = joined(alike(sound_run(raw, 0, len(raw)), 1 << 63, rewritable=False), raw, "here", 0)
+    found = joined(joinable_run(raw, 0, len(raw), 1 << 63), raw, "here", 0, 16 << 20)
     if found is not None:
         assert readable, "what cannot be read alone was read with others"
         assert list(found[0].records()) == records
@@ -227,7 +227,7 @@ if __name__ == "__main__":
         stamp,
     )
     from commitlog.batches.merge import BatchMerger
-    from commitlog.batches.runs import alike, joined, sound_run
+    from commitlog.batches.runs import joinable_run, joined
     from commitlog.errors import CommitLogError, UnsupportedFormatError
     from commitlog.partitions.slices import received
     from commitlog.record import TopicPartition

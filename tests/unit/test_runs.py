@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import CorruptionError, Record, RecordBatch, TopicConfig
+from commitlog import segment as segments
 from commitlog.batches import format
 from commitlog.batches.encode import NO_STRINGS, Columns, EncodedBatch, assemble, numbered
 from commitlog.batches.format import MAGIC_BYTES
-from commitlog.batches.runs import alike, is_run, joined, sound_run
+from commitlog.batches.runs import FEWEST, Run, extent_of_run, joinable_run, joined, sound_run
 from commitlog.config import CompressionType
 from commitlog.errors import UnsupportedFormatError
 from commitlog.segment import Segment
 
-FAR = 1 << 62
+FAR, MOST = 1 << 62, 16 << 20
 TIMES = st.sampled_from([0, 5, 1 << 20, 1 << 40, (1 << 63) - 1])
 TEXT = st.one_of(st.none(), st.binary(max_size=5), st.binary(min_size=250, max_size=260))
 
@@ -61,8 +62,7 @@ def together(raw: bytes, start: int = 0) -> tuple[list[Record], int]:
     """Read everything in runs of alike batches, and say where that ends."""
     found: list[Record] = []
     while True:
-        run = alike(sound_run(raw, start, len(raw)), FAR, rewritable=False)
-        result = joined(run, raw, "file", 0)
+        result = joined(joinable_run(raw, start, len(raw), FAR), raw, "file", 0, MOST)
         if result is None:
             return found, start
         batch, run = result
@@ -84,7 +84,7 @@ def test_batches_read_together_are_the_same_records(codec: CompressionType, data
 def test_columns_and_slices_of_a_joined_batch_are_those_of_its_records(data: Any) -> None:
     pytest.importorskip("pyarrow")
     raw = b"".join(laid_out(data.draw(st.lists(batches("none"), min_size=2, max_size=12))))
-    result = joined(alike(sound_run(raw, 0, len(raw)), FAR, rewritable=False), raw, "file", 0)
+    result = joined(joinable_run(raw, 0, len(raw), FAR), raw, "file", 0, MOST)
     assert result is not None
     batch, _ = result
     records = list(batch.records())
@@ -148,46 +148,82 @@ def test_a_record_that_looks_like_a_batch_hides_none() -> None:
     inner = b"".join(small(3))
     contents = [encoded([b"a" * number + inner, bytes(16) + MAGIC_BYTES * 8]) for number in range(12)]
     pieces = laid_out(contents)
+    assert len(sound_run(b"".join(pieces), 0, sum(map(len, pieces))).starts) == 12
     assert together(b"".join(pieces)) == (one_by_one(pieces), sum(map(len, pieces)))
 
 
-def test_a_run_ends_where_the_codec_the_epoch_or_the_kind_of_timestamps_changes() -> None:
+@pytest.mark.parametrize("claimed", [0, 8, 64, 72, 80, 84, 1 << 20, (1 << 32) - 1])
+@pytest.mark.parametrize("behind", [0, 8, 40, 100])
+def test_a_header_that_is_cut_off_or_claims_an_odd_size_ends_the_run(claimed: int, behind: int) -> None:
+    raw = b"".join(small(20)) + bytes(16) + MAGIC_BYTES + claimed.to_bytes(4, "little") + bytes(behind)
+    assert len(sound_run(raw, 0, len(raw)).starts) == 20
+
+
+def kinds_of_end() -> list[bytes]:
+    """Batches at the offset 16 that cannot be joined with small plain ones before it."""
     stamped = TopicConfig(message_timestamp_type="LogAppendTime")
-    for other in (
-        stored(encoded([b"a" * 999], config=TopicConfig(compression_type="zstd")), 8),
-        stored(encoded([b"a"], config=stamped), 8),
-        stored(encoded([b"a"]), 8, leader_epoch=1),
-        stored(encoded([b"a"] * 1024), 8),
-        stored(encoded([b"a" * 70_000]), 8),
-    ):
-        raw = b"".join(small(8)) + other
-        assert len(sound_run(raw, 0, len(raw)).starts) == 9
-        assert len(alike(sound_run(raw, 0, len(raw)), FAR, rewritable=False).starts) == 8
-        assert is_run(raw, 0, len(raw), FAR)
-        assert not is_run(raw, len(small(1)[0]), len(raw), FAR)
+    return [
+        stored(encoded([b"a" * 999], config=TopicConfig(compression_type="zstd")), 16),
+        stored(encoded([b"a"], config=stamped), 16),
+        stored(encoded([b"a"]), 16, leader_epoch=1),
+        stored(encoded([b"a"] * 1024), 16),
+        stored(encoded([b"a" * 70_000]), 16),
+    ]
+
+
+def joinable(raw: bytes, end_offset: int = FAR, *, rewritable: bool = False) -> Run:
+    return joinable_run(raw, 0, len(raw), end_offset, rewritable=rewritable)
+
+
+def test_a_run_ends_where_the_codec_the_epoch_or_the_kind_of_timestamps_changes() -> None:
+    for other in kinds_of_end():
+        raw = b"".join(small(16)) + other
+        assert len(sound_run(raw, 0, len(raw)).starts) == 17
+        assert len(joinable(raw).starts) == 16
+        assert extent_of_run(raw, 0, len(raw), FAR) == len(raw) - len(other)
+        assert extent_of_run(raw, len(small(1)[0]), len(raw), FAR) == 0
 
 
 def test_a_run_ends_at_the_offset_that_ends_the_read() -> None:
-    raw = b"".join(small(20))
-    assert len(alike(sound_run(raw, 0, len(raw)), 12, rewritable=False).starts) == 12
-    assert is_run(raw, 0, len(raw), 8)
-    assert not is_run(raw, 0, len(raw), 7)
+    raw = b"".join(small(30))
+    assert len(joinable(raw, 12).starts) == 12
+    assert extent_of_run(raw, 0, len(raw), FEWEST) > 0
+    assert extent_of_run(raw, 0, len(raw), FEWEST - 1) == 0
+
+
+def test_a_run_takes_no_more_offsets_than_a_batch_can() -> None:
+    """They are put together as one batch by compaction."""
+    raw = b"".join(laid_out([gappy([0], 1 << 31)] * 10))
+    assert len(sound_run(raw, 0, len(raw)).starts) == 10
+    assert len(joinable(raw).starts) == 2
 
 
 def test_records_that_can_be_rewritten_have_no_producer_codec_or_horizon() -> None:
     packed = TopicConfig(compression_type="zstd")
     marked = assemble(Columns(NO_STRINGS, NO_STRINGS), 1, 5, 0, delete_horizon=9)
     for other, read in (
-        (encoded([b"a" * 999], config=packed), 8),
-        (numbered(encoded([b"a"]), (5, 0, 0)), 9),
-        (marked, 9),
+        (encoded([b"a" * 999], config=packed), 16),
+        (numbered(encoded([b"a"]), (5, 0, 0)), 17),
+        (numbered(encoded([b"a"]), (-1, -2, -1)), 17),
+        (numbered(encoded([b"a"]), (-1, -1, 7)), 17),
+        (marked, 17),
     ):
-        raw = b"".join(small(8)) + stored(other, 8)
-        run = sound_run(raw, 0, len(raw))
-        assert len(alike(run, FAR, rewritable=False).starts) == read
-        assert len(alike(run, FAR, rewritable=True).starts) == 8
-        assert is_run(raw, len(small(1)[0]), len(raw), FAR) == (read == 9)
-        assert not is_run(raw, len(small(1)[0]), len(raw), FAR, rewritable=True)
+        raw = b"".join(small(16)) + stored(other, 16)
+        assert len(joinable(raw).starts) == read
+        assert len(joinable(raw, rewritable=True).starts) == 16
+        second = len(small(1)[0])
+        assert bool(extent_of_run(raw, second, len(raw), FAR)) == (read == 17)
+        assert extent_of_run(raw, second, len(raw), FAR, rewritable=True) == 0
+
+
+def test_compressed_batches_are_joined_up_to_what_they_unpack_to() -> None:
+    packed = TopicConfig(compression_type="zstd")
+    raw = b"".join(laid_out([encoded([bytes(100_000)], config=packed)] * 20))
+    for most, count in ((1 << 20, 10), (250_000, 2), (1 << 40, 20)):
+        result = joined(joinable(raw), raw, "file", 0, most)
+        assert result is not None
+        assert (len(result[1].starts), len(result[0])) == (count, count)
+    assert joined(joinable(raw), raw, "file", 0, 99_999) is None
 
 
 # --- batches with a right checksum and wrong contents
@@ -266,9 +302,55 @@ def test_batches_that_cannot_be_joined_are_read_alone(tmp_path: Path) -> None:
     assert [record.timestamp for record in found] == [-5] * 500
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each run was looked for in."""
+    looked: list[int] = []
+
+    def counting(buffer: Any, start: int, end: int, *rest: Any, **choices: Any) -> Run:
+        looked.append(end - start)
+        return joinable_run(buffer, start, end, *rest, **choices)
+
+    monkeypatch.setattr(segments, "joinable_run", counting)
+    return looked
+
+
+def mixed_kinds() -> list[EncodedBatch]:
+    """A run of 20 plain batches, then a compressed one, again and again: as a topic with a codec has them."""
+    packed, plain = encoded([b"a" * 99], config=TopicConfig(compression_type="zstd")), encoded([b"v"])
+    return ([plain] * 20 + [packed]) * 300
+
+
+def sized_like_others() -> list[EncodedBatch]:
+    inner = encoded([b"a" * 40 + bytes(16) + MAGIC_BYTES * 8])
+    return [encoded([b"v"]), encoded([b"w"]), inner] * 2_000
+
+
+@pytest.mark.parametrize("contents", [mixed_kinds, sized_like_others])
+@pytest.mark.parametrize("rewritable", [False, True])
+def test_no_byte_is_looked_at_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contents: Any, rewritable: bool
+) -> None:
+    segment = Segment.open(write_segment(tmp_path, contents()))
+    looked = counted(monkeypatch)
+    found = [one for one, _ in segment.combined_batches(0, rewritable=rewritable)]
+    assert found[-1].next_offset == segment.find_next_offset()
+    assert sum(looked) < 8 * segment.size_bytes
+
+
+def test_few_arrow_batches_come_of_many_small_batches_of_mixed_kinds(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from commitlog.batches import arrow
+
+    packed, plain = encoded([b"a" * 99], config=TopicConfig(compression_type="zstd")), encoded([b"v"])
+    segment = Segment.open(write_segment(tmp_path, [plain, packed] * 1_500))
+    found = list(arrow.stream(one for one, _ in segment.combined_batches(0)))
+    assert sum(one.num_rows for one in found) == 3_000
+    assert len(found) == 1
+
+
 def test_a_joined_batch_says_what_it_is() -> None:
     raw = b"".join(small(9, 3))
-    result = joined(sound_run(raw, 0, len(raw)), raw, "file", 1_000)
+    result = joined(sound_run(raw, 0, len(raw)), raw, "file", 1_000, MOST)
     assert result is not None
     batch, _ = result
     assert (batch.base_offset, batch.next_offset, len(batch), batch.position) == (3, 12, 9, 1_000)

@@ -15,10 +15,11 @@ from helpers import decoded, encoded
 from pyspark.sql.types import StructType
 
 import commitlog
-from commitlog import CommitLog, Partition, TopicConfig
+from commitlog import CommitLog, Partition, RecordBatch, TopicConfig
+from commitlog.batches import arrow
 from commitlog.errors import DataLossError, PathNotMountedError
 from commitlog.spark import worker
-from commitlog.spark.arrow_rows import MOST_BYTES, MOST_ROWS, grouped, schema_of, sliced
+from commitlog.spark.arrow_rows import MOST_BYTES, MOST_ROWS, SMALL_ROWS, TARGET_ROWS, schema_of, sliced
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range
 from commitlog.spark.schema import _TYPES, Field, fields_of, full_schema
@@ -141,6 +142,10 @@ def test_a_time_that_spark_cannot_hold_is_its_last_one(partition: Partition, log
 
 
 # --- sizes
+
+
+def grouped(batches: list[RecordBatch]) -> list[list[RecordBatch]]:
+    return list(arrow.grouped(batches, SMALL_ROWS, TARGET_ROWS, MOST_BYTES))
 
 
 def test_small_batches_are_put_together_and_large_ones_cut() -> None:

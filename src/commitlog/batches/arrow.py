@@ -123,10 +123,51 @@ def _headers(headers: HeaderStrings | None, count: int) -> pa.Array:
     return pa.Array.from_buffers(HEADER_TYPE, count, [None, pa.py_buffer(ends)], children=[pairs])
 
 
+# What combined_batches() leaves small is put together below both of the first two, up to one of the last two.
+_SMALL_ROWS, _SMALL_BYTES, _TARGET_ROWS, _TARGET_BYTES = 1024, 1 << 20, 8192, 16 << 20
+
+
 def stream(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Iterate over batches as Arrow."""
+    """Iterate over batches as Arrow, small ones put together so that no reader meets a million of them."""
     schema = schema_of(columns)
-    return (_from_batch(batch, schema) for batch in batches)
+    for group in grouped(batches, _SMALL_ROWS, _TARGET_ROWS, _SMALL_BYTES, _TARGET_BYTES):
+        yield pa.RecordBatch.from_arrays(joined_arrays(group, schema.names), schema=schema)
+
+
+def grouped(
+    batches: Iterable[RecordBatch],
+    small_rows: int,
+    target_rows: int,
+    small_bytes: int,
+    target_bytes: int | None = None,
+) -> Iterator[list[RecordBatch]]:
+    """Put small batches into lists of enough rows or bytes, large ones into lists of their own, in order."""
+    small: list[RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        payload = batch.body_bytes
+        if len(batch) >= small_rows or payload >= small_bytes:
+            if small:
+                yield small
+            yield [batch]
+            small, rows, size = [], 0, 0
+            continue
+        small.append(batch)
+        rows += len(batch)
+        size += payload
+        if rows >= target_rows or size >= (target_bytes or small_bytes):
+            yield small
+            small, rows, size = [], 0, 0
+    if small:
+        yield small
+
+
+def joined_arrays(batches: Sequence[RecordBatch], names: Sequence[str]) -> list[pa.Array]:
+    """Return columns of one batch, which are not copied, or of several one after another."""
+    if len(batches) == 1:
+        return arrays(batches[0], names)
+    pieces = [arrays(batch, names) for batch in batches]
+    return [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
 
 
 def table(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) -> pa.Table:
@@ -361,6 +402,6 @@ def _pack_headers(column: pa.Array, first_row: int) -> HeaderColumns | None:
 
 
 __all__ = [
-    "SCHEMA", "arrays", "from_batch", "pairs", "partitions_reader", "reader", "schema_of",
-    "stream", "table", "tabular", "to_batches",
+    "SCHEMA", "arrays", "from_batch", "grouped", "joined_arrays", "pairs", "partitions_reader", "reader",
+    "schema_of", "stream", "table", "tabular", "to_batches",
 ]  # fmt: skip

@@ -152,7 +152,7 @@ class RecordBatch:
 
     @property
     def raw(self) -> memoryview:
-        """The stored bytes of the whole batch."""
+        """The stored bytes of the whole batch; none if it was joined in memory from several."""
         return self._buffer
 
     @property

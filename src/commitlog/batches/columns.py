@@ -250,21 +250,24 @@ class Strings:
 
 
 class SeparateStrings(Strings):
-    """A byte column whose strings are Python objects already; its blob is made when somebody asks."""
+    """A byte column whose strings are Python objects already; its blob is made on the first access."""
 
-    __slots__ = ("_items",)
+    __slots__ = ("_items", "_joined")
 
     def __init__(self, lengths: Ints, nulls: int, bitmap: memoryview | None, items: list[bytes]) -> None:
         self.lengths = lengths
         self.nulls = nulls
         self.bitmap = bitmap
-        self._items = items
         self._ends = None
+        self._items = items
+        self._joined: memoryview | None = None
 
     @property
     def blob(self) -> memoryview:  # type: ignore[override]
         """The strings one after another."""
-        return memoryview(b"".join(self._items))
+        if self._joined is None:
+            self._joined = memoryview(b"".join(self._items))
+        return self._joined
 
     def _slices(self, start: int, end: int) -> list[Any]:
         return self._items[start:end]

@@ -48,6 +48,7 @@ from commitlog.batches.format import (
     MAGIC,
     MAX_HEADERS,
     MAX_RECORDS,
+    NO_PRODUCER,
     SMALLEST_BATCH_BYTES,
     STAMP,
     BatchHeader,
@@ -69,6 +70,7 @@ _DESCRIPTOR = np.dtype(
         ("key_length", "<u4"), ("value_length", "<u4"),
     ]
 )  # fmt: skip
+_COMPRESSED = np.dtype([("raw_size", "<u4"), ("stored_size", "<u4")])
 _HEADERS_DESCRIPTOR = np.dtype(
     [
         ("count_form", "u1"), ("name_form", "u1"), ("content_form", "u1"), ("nulls", "u1"),
@@ -80,10 +82,10 @@ _SEARCHED_BYTES = 1024  # smaller batches are found by their magic, larger ones 
 _MOST_PADDING = 7
 # Larger batches are read alone: what they cost to set up does not matter, and what they hold is not copied.
 _SMALL_ROWS, _SMALL_BYTES = 1024, 64 * 1024
-_FEWEST = 8  # batches; measured: what a run costs to set up, 60 us, is what that many cost one by one
+FEWEST = 16  # batches; measured: what a run costs to set up is what that many of a few records cost
 _MOST_ROWS = 16384
-_MOST_RAW_BYTES = 16 << 20  # before compression
-_WIDTHS = np.array(WIDTHS)
+_MOST_SPAN = 1 << 32  # of offsets: what last_offset_delta can hold
+_NOT_REWRITABLE = CODEC_MASK | DELETE_HORIZON
 _KNOWN_CODECS = np.array([number in compression.NAMES for number in range(CODEC_MASK + 1)])
 
 
@@ -111,74 +113,88 @@ class Run(NamedTuple):
 def sound_run(buffer: Buffer, start: int, end: int) -> Run:
     """Return the sound batches that follow one another from `start` on and end before `end`."""
     view = memoryview(buffer)
-    starts = _starts(view, start, end)
-    headers = _gathered(view, starts, _HEADER)
-    run = Run(starts, headers, int(starts[-1]) + int(headers["size"][-1]) if len(starts) else start)
-    return _checked(_plausible(run), view)
+    return _checked(_plausible_run(view, start, end), view)
 
 
-def is_run(buffer: Buffer, start: int, end: int, end_offset: int, *, rewritable: bool = False) -> bool:
-    """Say whether enough batches that alike() would take seem to stand at `start` to be worth joining."""
-    first = None
-    for _ in range(_FEWEST):
-        if end - start < SMALLEST_BATCH_BYTES:
-            return False
-        header = BatchHeader(*HEADER.unpack_from(buffer, start))
-        if header.magic != MAGIC or not SMALLEST_BATCH_BYTES <= header.size < _SMALL_BYTES:
-            return False
-        if header.record_count >= _SMALL_ROWS or header.base_offset >= end_offset:
-            return False
-        if rewritable and (header.producer_id != -1 or header.flags & (CODEC_MASK | DELETE_HORIZON)):
-            return False
-        kind = header.leader_epoch, header.flags & ~DELETE_HORIZON
-        first = first or kind
-        if kind != first:
-            return False
-        start += header.size
-    return True
-
-
-def alike(run: Run, end_offset: int, *, rewritable: bool) -> Run:
-    """Return the batches that can be joined: small ones of one kind that start before `end_offset`.
+def joinable_run(buffer: Buffer, start: int, end: int, end_offset: int, *, rewritable: bool = False) -> Run:
+    """Return the sound batches from `start` on that can be joined: small ones of one kind, which start before
+    the offset `end_offset`.
 
     With `rewritable` the records may be stored again as one batch, so that none may name its producer, be
     compressed or have a delete horizon.
     """
+    view = memoryview(buffer)
+    return _checked(_alike(_plausible_run(view, start, end), end_offset, rewritable), view)
+
+
+def extent_of_run(buffer: Buffer, start: int, end: int, end_offset: int, *, rewritable: bool = False) -> int:
+    """Return the bytes of the first few batches that joinable_run() would take, 0 if there are too few."""
+    kind, place = None, start
+    for _ in range(FEWEST):
+        if end - place < SMALLEST_BATCH_BYTES:
+            return 0
+        (offset, epoch, _, magic, size, producer_id, _, _, sequence, count, _, producer_epoch, flags) = (
+            HEADER.unpack_from(buffer, place)
+        )
+        if magic != MAGIC or not SMALLEST_BATCH_BYTES <= size < _SMALL_BYTES or count >= _SMALL_ROWS:
+            return 0
+        if rewritable and ((producer_id, producer_epoch, sequence) != NO_PRODUCER or flags & _NOT_REWRITABLE):
+            return 0
+        if offset >= end_offset or kind not in (None, (epoch, flags & ~DELETE_HORIZON)):
+            return 0
+        kind = epoch, flags & ~DELETE_HORIZON
+        place += size
+    return place - start if place <= end else 0
+
+
+def _alike(run: Run, end_offset: int, rewritable: bool) -> Run:
     headers = run.headers
     if len(headers) == 0:
         return run
-    flags, counts = headers["flags"], headers["record_count"]
-    good = (counts < _SMALL_ROWS) & (headers["size"] < _SMALL_BYTES) & (headers["base_offset"] < end_offset)
+    flags, counts, base = headers["flags"], headers["record_count"], headers["base_offset"]
+    good = (counts < _SMALL_ROWS) & (headers["size"] < _SMALL_BYTES) & (base < end_offset)
     good &= (flags ^ flags[0]) & ~np.uint16(DELETE_HORIZON) == 0
     good &= headers["leader_epoch"] == headers["leader_epoch"][0]
-    good &= np.cumsum(counts) <= _MOST_ROWS
+    good &= (np.cumsum(counts) <= _MOST_ROWS) & (run.next_offsets - base[0] <= _MOST_SPAN)
     if rewritable:
-        good &= (headers["producer_id"] == -1) & (flags & (CODEC_MASK | DELETE_HORIZON) == 0)
+        producer_id, producer_epoch, sequence = NO_PRODUCER
+        good &= (headers["producer_id"] == producer_id) & (headers["producer_epoch"] == producer_epoch)
+        good &= (headers["base_sequence"] == sequence) & (flags & _NOT_REWRITABLE == 0)
     return run if good.all() else run.first(int(good.argmin()))
 
 
+def _plausible_run(view: memoryview, start: int, end: int) -> Run:
+    """Return what seem to be batches that follow one another and end before `end`; their checksums are not
+    looked at.
+    """
+    starts = _starts(view, start, end)
+    headers = _gathered(view, starts, _HEADER)
+    run = Run(starts, headers, int(starts[-1]) + int(headers["size"][-1]) if len(starts) else start)
+    return _plausible(run)
+
+
 def _starts(view: memoryview, start: int, end: int) -> Int64s:
-    """Return where batches seem to start that lie before `end` as a whole."""
+    """Return where batches seem to start that end before `end`."""
     if end - start < SMALLEST_BATCH_BYTES:
         return np.empty(0, np.int64)
     (size,) = np.frombuffer(view, "<u4", 1, start + STAMP.size + 4)
-    found = _searched(view, start, end) if size < _SEARCHED_BYTES else None
-    return found if found is not None and len(found) > 1 else _walked(view, start, end)
+    if size >= _SEARCHED_BYTES:
+        return _walked(view, start, end)
+    found, place = _searched(view, start, end)
+    return np.concatenate([found, _walked(view, place, end)])
 
 
-def _searched(view: memoryview, start: int, end: int) -> Int64s:
-    """Find batches by their magic; ends early where the bytes of a record look like one."""
+def _searched(view: memoryview, start: int, end: int) -> tuple[Int64s, int]:
+    """Find batches by their magic, up to the first record that looks like one, and where they end."""
     words = np.frombuffer(view, "<u8", (end - start) // _WORD, start)
     magics = np.flatnonzero((words & 0xFFFF_FFFF) == MAGIC)
     starts = magics - STAMP.size // _WORD
-    ends = starts + (words[magics] >> np.uint64(32)).astype(np.int64) // _WORD
-    if len(starts) == 0 or starts[0] != 0:
-        return np.empty(0, np.int64)
-    follows = ends[:-1] == starts[1:]
-    count = len(starts) if follows.all() else int(follows.argmin()) + 1
-    if ends[count - 1] > len(words):
-        count -= 1
-    return starts[:count] * _WORD + start
+    sizes = (words[magics] >> np.uint64(32)).astype(np.int64)
+    ends = starts + sizes // _WORD
+    good = (sizes >= SMALLEST_BATCH_BYTES) & (sizes & 7 == 0) & (ends <= len(words))
+    good &= starts == np.concatenate([[0], ends[:-1]])
+    count = len(starts) if good.all() else int(good.argmin())
+    return starts[:count] * _WORD + start, start + int(ends[count - 1]) * _WORD if count else start
 
 
 def _walked(view: memoryview, start: int, end: int) -> Int64s:
@@ -245,13 +261,19 @@ def _refuse(bad: NDArray[np.bool_]) -> None:
         raise _MalformedError(int(bad.argmax()))
 
 
-def joined(run: Run, buffer: Buffer, path: str, shift: int) -> tuple[RecordBatch, Run] | None:
+def joined(
+    run: Run, buffer: Buffer, path: str, shift: int, most_bytes: int
+) -> tuple[RecordBatch, Run] | None:
     """Return the records of a run as one batch in memory, and the stored batches it stands for.
 
-    These are fewer than the run has where one is malformed: None, if it is the first. The run is one of
-    alike(). `shift` is the file position of the buffer's first byte.
+    These are fewer than the run has where they would unpack to more than `most_bytes`, or one is malformed:
+    None, if it is the first. The run is one of joinable_run(). `shift` is the file position of the buffer's
+    first byte.
     """
     view = memoryview(buffer)
+    if len(run.starts) and run.headers["flags"][0] & CODEC_MASK:
+        sizes = _gathered(view, _bodies(run), _COMPRESSED)["raw_size"]
+        run = run.first(int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), most_bytes, "right")))
     while len(run.starts):
         try:
             return _joined(run, view, path, shift), run
@@ -260,14 +282,20 @@ def joined(run: Run, buffer: Buffer, path: str, shift: int) -> tuple[RecordBatch
     return None
 
 
+def _bodies(run: Run) -> Int64s:
+    """Return where the body of each batch starts."""
+    horizons = (run.headers["flags"] & DELETE_HORIZON) // DELETE_HORIZON
+    return run.starts + HEADER_BYTES + horizons.astype(np.int64) * HORIZON.size
+
+
 def _joined(run: Run, view: memoryview, path: str, shift: int) -> RecordBatch:
     headers = run.headers
     low, high = int(headers["base_timestamp"].min()), int(headers["max_timestamp"].max())
     flags = int(headers["flags"][0])
     codec = flags & CODEC_MASK
-    bodies, starts, ends = _unpacked(run, view, path, shift) if codec else _plain(run, view)
+    bodies, starts, ends = _unpacked(run, view) if codec else _plain(run, view)
     body = _Cursors(bodies, starts, ends, 0 if codec else _MOST_PADDING).body(headers, low)
-    size = HEADER_BYTES + int((ends - starts).sum())
+    size = HEADER_BYTES + int((ends - starts).sum()) if codec else run.end - int(run.starts[0])
     first, count, span = headers[0], int(headers["record_count"].sum()), int(run.next_offsets[-1])
     base = int(first["base_offset"])
     header = BatchHeader(
@@ -278,21 +306,16 @@ def _joined(run: Run, view: memoryview, path: str, shift: int) -> RecordBatch:
 
 
 def _plain(run: Run, view: memoryview) -> tuple[memoryview, Int64s, Int64s]:
-    flags = run.headers["flags"]
-    starts = run.starts + HEADER_BYTES + np.where(flags & DELETE_HORIZON, HORIZON.size, 0)
-    return view, starts, run.starts + run.headers["size"]
+    return view, _bodies(run), run.starts + run.headers["size"]
 
 
-def _unpacked(run: Run, view: memoryview, path: str, shift: int) -> tuple[memoryview, Int64s, Int64s]:
+def _unpacked(run: Run, view: memoryview) -> tuple[memoryview, Int64s, Int64s]:
     bodies: list[Buffer] = []
-    sizes, total = [], 0
+    sizes = []
     for number, (start, fields) in enumerate(zip(run.starts.tolist(), run.headers.tolist(), strict=True)):
-        batch = RecordBatch(BatchHeader(*fields), view[start : start + fields[4]], path, shift + start)
-        total += batch.body_bytes
-        if total > _MOST_RAW_BYTES:
-            raise _MalformedError(number)
+        header = BatchHeader(*fields)
         try:
-            body, _ = raw_body(batch.header, batch.raw)
+            body, _ = raw_body(header, view[start : start + header.size])
         except (ValueError, IndexError):
             raise _MalformedError(number) from None
         bodies += (body, bytes(-len(body) % _WORD))

@@ -42,7 +42,8 @@ def check_batches(path: str, position: int, size: int, expected: int, steps: Ste
         chunk = _Chunk(fd, size, steps or Steps(None))
         while position < size:
             chunk.hold(position, SMALLEST_BATCH_BYTES)
-            run = sound_run(chunk.buffer, position - chunk.start, chunk.end - chunk.start)
+            place = position - chunk.start
+            run = sound_run(chunk.buffer, place, min(chunk.end - chunk.start, place + _CHUNK_BYTES))
             if len(run.starts) and run.headers["base_offset"][0] == expected:
                 position, expected = chunk.start + run.end, int(run.next_offsets[-1])
                 latest = max(latest, int(run.headers["max_timestamp"].max()))

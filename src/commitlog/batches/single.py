@@ -15,6 +15,7 @@ from commitlog.batches.columns import ALL_NULL, NO_NULLS, padded
 from commitlog.batches.format import (
     CHECKED,
     DESCRIPTOR,
+    LAST_OFFSET,
     LOG_APPEND_TIME,
     MAGIC_BYTES,
     SMALLEST_BATCH_BYTES,
@@ -125,7 +126,7 @@ def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple
     if bytes(source[position + _FIXED.start : position + _FIXED.stop]) not in _KINDS:
         return records, position  # before anything is copied
     chunk = bytes(source[position : min(position + _RUN_BYTES, limit)])
-    place = 0
+    place, end_offset = 0, min(end_offset, LAST_OFFSET + 1)
     last = len(chunk) - _ONE.size
     while place <= last:
         (offset, epoch, checksum, magic, size, producer, timestamp, _, fixed, key_size, value_size) = (
@@ -135,7 +136,9 @@ def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple
         end = place + size
         key_start = place + SMALLEST_BATCH_BYTES
         value_start = key_start + key_size
-        if kind is None or magic != MAGIC_BYTES or offset >= end_offset or producer != _NO_PRODUCER_ID:
+        if kind is None or magic != MAGIC_BYTES or producer != _NO_PRODUCER_ID:
+            break
+        if not 0 <= offset < end_offset:
             break
         if end > len(chunk) or size != (key_size + value_size + _PADDED_ONE) & ~7:
             break

@@ -5,7 +5,7 @@ Keys, values and offsets are the log's own buffers; timestamps are converted to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -48,7 +48,7 @@ def spark_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Iterate over a partition's batches for Spark: small ones are combined, large ones split."""
     schema = schema_of(fields)
-    for group in grouped(batches):
+    for group in arrow.grouped(batches, SMALL_ROWS, TARGET_ROWS, MOST_BYTES):
         yield from sliced(_converted(group, name, schema))
 
 
@@ -56,8 +56,7 @@ def _converted(batches: list[RecordBatch], name: TopicPartition, schema: pa.Sche
     count = sum(map(len, batches))
     names = schema.names
     stored = [column for column in names if column in _STORED]
-    columns = zip(*(arrow.arrays(batch, stored) for batch in batches), strict=True)
-    found = dict(zip(stored, map(_concatenated, columns), strict=True))
+    found = dict(zip(stored, arrow.joined_arrays(batches, stored), strict=True))
     for column in names:
         if column == "topic":
             found[column] = _repeated(name.topic, pa.string(), count)
@@ -70,10 +69,6 @@ def _converted(batches: list[RecordBatch], name: TopicPartition, schema: pa.Sche
         elif column == "headers":
             found[column] = _headers(found[column])
     return pa.RecordBatch.from_arrays([found[column] for column in names], schema=schema)
-
-
-def _concatenated(pieces: Sequence[pa.Array]) -> pa.Array:
-    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
 
 def _times(batches: list[RecordBatch], stored: pa.Array) -> pa.Array:
@@ -115,28 +110,6 @@ def _constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 
 # --- sizes ---------------------------------------------------------------------------------------
-
-
-def grouped(batches: Iterable[RecordBatch]) -> Iterator[list[RecordBatch]]:
-    """Group small batches into lists of enough rows, in order; a large batch gets its own list."""
-    small: list[RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        payload = batch.body_bytes
-        if len(batch) >= SMALL_ROWS or payload >= MOST_BYTES:
-            if small:
-                yield small
-            yield [batch]
-            small, rows, size = [], 0, 0
-            continue
-        small.append(batch)
-        rows += len(batch)
-        size += payload
-        if rows >= TARGET_ROWS or size >= MOST_BYTES:
-            yield small
-            small, rows, size = [], 0, 0
-    if small:
-        yield small
 
 
 def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
