@@ -7,6 +7,7 @@ the caller learns what is wrong by reading that batch alone.
 
 from __future__ import annotations
 
+from struct import error as struct_error
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ from commitlog.batches.format import (
     HORIZON,
     KNOWN_FLAGS,
     LAST_OFFSET,
+    LOG_APPEND_TIME,
     MAGIC,
     MAX_HEADERS,
     MAX_RECORDS,
@@ -82,7 +84,6 @@ _SEARCHED_BYTES = 1024  # smaller batches are found by their magic, larger ones 
 _MOST_PADDING = 7
 # Larger batches are read alone: what they cost to set up does not matter, and what they hold is not copied.
 _SMALL_ROWS, _SMALL_BYTES = 1024, 64 * 1024
-FEWEST = 16  # batches; measured: what a run costs to set up is what that many of a few records cost
 _MOST_ROWS = 16384
 _MOST_SPAN = 1 << 32  # of offsets: what last_offset_delta can hold
 _NOT_REWRITABLE = CODEC_MASK | DELETE_HORIZON
@@ -127,10 +128,12 @@ def joinable_run(buffer: Buffer, start: int, end: int, end_offset: int, *, rewri
     return _checked(_alike(_plausible_run(view, start, end), end_offset, rewritable), view)
 
 
-def extent_of_run(buffer: Buffer, start: int, end: int, end_offset: int, *, rewritable: bool = False) -> int:
-    """Return the bytes of the first few batches that joinable_run() would take, 0 if there are too few."""
+def extent_of_run(
+    buffer: Buffer, start: int, end: int, end_offset: int, fewest: int, *, rewritable: bool = False
+) -> int:
+    """Return the bytes of the first `fewest` batches that joinable_run() would take, 0 if there are fewer."""
     kind, place = None, start
-    for _ in range(FEWEST):
+    for _ in range(fewest):
         if end - place < SMALLEST_BATCH_BYTES:
             return 0
         (offset, epoch, _, magic, size, producer_id, _, _, sequence, count, _, producer_epoch, flags) = (
@@ -140,9 +143,9 @@ def extent_of_run(buffer: Buffer, start: int, end: int, end_offset: int, *, rewr
             return 0
         if rewritable and ((producer_id, producer_epoch, sequence) != NO_PRODUCER or flags & _NOT_REWRITABLE):
             return 0
-        if offset >= end_offset or kind not in (None, (epoch, flags & ~DELETE_HORIZON)):
+        if offset >= end_offset or kind not in (None, (epoch, flags & LOG_APPEND_TIME)):
             return 0
-        kind = epoch, flags & ~DELETE_HORIZON
+        kind = epoch, flags & LOG_APPEND_TIME
         place += size
     return place - start if place <= end else 0
 
@@ -153,7 +156,7 @@ def _alike(run: Run, end_offset: int, rewritable: bool) -> Run:
         return run
     flags, counts, base = headers["flags"], headers["record_count"], headers["base_offset"]
     good = (counts < _SMALL_ROWS) & (headers["size"] < _SMALL_BYTES) & (base < end_offset)
-    good &= (flags ^ flags[0]) & ~np.uint16(DELETE_HORIZON) == 0
+    good &= (flags ^ flags[0]) & LOG_APPEND_TIME == 0
     good &= headers["leader_epoch"] == headers["leader_epoch"][0]
     good &= (np.cumsum(counts) <= _MOST_ROWS) & (run.next_offsets - base[0] <= _MOST_SPAN)
     if rewritable:
@@ -271,8 +274,9 @@ def joined(
     first byte.
     """
     view = memoryview(buffer)
-    if len(run.starts) and run.headers["flags"][0] & CODEC_MASK:
-        sizes = _gathered(view, _bodies(run), _COMPRESSED)["raw_size"]
+    packed = run.headers["flags"] & CODEC_MASK != 0
+    if packed.any():
+        sizes = np.where(packed, _gathered(view, _bodies(run), _COMPRESSED)["raw_size"], run.headers["size"])
         run = run.first(int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), most_bytes, "right")))
     while len(run.starts):
         try:
@@ -291,50 +295,60 @@ def _bodies(run: Run) -> Int64s:
 def _joined(run: Run, view: memoryview, path: str, shift: int) -> RecordBatch:
     headers = run.headers
     low, high = int(headers["base_timestamp"].min()), int(headers["max_timestamp"].max())
-    flags = int(headers["flags"][0])
-    codec = flags & CODEC_MASK
-    bodies, starts, ends = _unpacked(run, view) if codec else _plain(run, view)
-    body = _Cursors(bodies, starts, ends, 0 if codec else _MOST_PADDING).body(headers, low)
-    size = HEADER_BYTES + int((ends - starts).sum()) if codec else run.end - int(run.starts[0])
+    if (headers["flags"] & CODEC_MASK).any():
+        bodies = _unpacked(run, view)
+        size = HEADER_BYTES + int((bodies.ends - bodies.starts).sum())
+    else:
+        ends = run.starts + headers["size"]
+        bodies = _Bodies(view, _bodies(run), ends, np.full(len(ends), _MOST_PADDING))
+        size = run.end - int(run.starts[0])
+    body = _Cursors(bodies).body(headers, low)
     first, count, span = headers[0], int(headers["record_count"].sum()), int(run.next_offsets[-1])
     base = int(first["base_offset"])
     header = BatchHeader(
-        base, int(first["leader_epoch"]), 0, MAGIC, size, -1, low, high, -1, count, span - base - 1, -1,
-        flags & ~CODEC_MASK & ~DELETE_HORIZON,
+        base, int(first["leader_epoch"]), 0, MAGIC, size, *(-1, low, high, -1), count, span - base - 1, -1,
+        int(first["flags"]) & LOG_APPEND_TIME,
     )  # fmt: skip
     return RecordBatch(header, memoryview(b""), path, shift + int(run.starts[0]), body)
 
 
-def _plain(run: Run, view: memoryview) -> tuple[memoryview, Int64s, Int64s]:
-    return view, _bodies(run), run.starts + run.headers["size"]
+class _Bodies(NamedTuple):
+    """Where the bodies of batches lie in a buffer, before compression, and how much padding each may have."""
+
+    view: memoryview
+    starts: Int64s
+    ends: Int64s
+    most_padding: Int64s
 
 
-def _unpacked(run: Run, view: memoryview) -> tuple[memoryview, Int64s, Int64s]:
-    bodies: list[Buffer] = []
-    sizes = []
+def _unpacked(run: Run, view: memoryview) -> _Bodies:
+    pieces: list[Buffer] = []
+    sizes, paddings = [], []
     for number, (start, fields) in enumerate(zip(run.starts.tolist(), run.headers.tolist(), strict=True)):
         header = BatchHeader(*fields)
         try:
-            body, _ = raw_body(header, view[start : start + header.size])
-        except (ValueError, IndexError):
+            body, most_padding = raw_body(header, view[start : start + header.size])
+        except (ValueError, IndexError, struct_error):
             raise _MalformedError(number) from None
-        bodies += (body, bytes(-len(body) % _WORD))
+        pieces += (body, bytes(-len(body) % _WORD))
         sizes.append(len(body))
+        paddings.append(most_padding)
     lengths = np.array(sizes, np.int64)
     ends = np.cumsum(lengths + 7 & ~7)
     starts = ends - (lengths + 7 & ~7)
-    return memoryview(b"".join(bodies)), starts, starts + lengths
+    return _Bodies(memoryview(b"".join(pieces)), starts, starts + lengths, np.array(paddings))
 
 
 class _Cursors:
     """Walks the columns of many bodies at once; like batch.py's cursor, which walks those of one."""
 
-    def __init__(self, view: memoryview, starts: Int64s, ends: Int64s, most_padding: int) -> None:
-        first, last = int(starts[0]), int(ends[-1])
-        self._data = bytes(view[first:last])  # measured: a slice of bytes costs half of one of a memoryview
-        self._at = starts - first
-        self._ends = ends - first
-        self._most_padding = most_padding
+    def __init__(self, bodies: _Bodies) -> None:
+        first, last = int(bodies.starts[0]), int(bodies.ends[-1])
+        # measured: a slice of bytes costs half of one of a memoryview
+        self._data = bytes(bodies.view[first:last])
+        self._at = bodies.starts - first
+        self._ends = bodies.ends - first
+        self._most_padding = bodies.most_padding
 
     def body(self, headers: NDArray[Any], base_timestamp: int) -> Body:
         """Return the columns of all bodies, one after another."""
