@@ -128,7 +128,7 @@ _SMALL_ROWS, _SMALL_BYTES, _TARGET_ROWS, _TARGET_BYTES = 1024, 1 << 20, 8192, 16
 
 
 def stream(batches: Iterable[RecordBatch], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Iterate over batches as Arrow, small ones put together so that no reader meets a million of them."""
+    """Iterate over batches as Arrow; small ones are combined, so that readers never get millions of them."""
     schema = schema_of(columns)
     for group in grouped(batches, _SMALL_ROWS, _TARGET_ROWS, _SMALL_BYTES, _TARGET_BYTES):
         yield pa.RecordBatch.from_arrays(joined_arrays(group, schema.names), schema=schema)

@@ -300,7 +300,7 @@ def _body_start(header: BatchHeader) -> int:
 
 
 def raw_body(header: BatchHeader, buffer: memoryview) -> tuple[memoryview, int]:
-    """Return the body before compression, and how many bytes of padding may follow its last column."""
+    """Return the uncompressed body, and how many bytes of padding may follow its last column."""
     body = buffer[_body_start(header) :]
     codec_id = header.flags & CODEC_MASK
     if codec_id == compression.NONE:

@@ -173,7 +173,7 @@ def encode(
     now_ms: int,
     producer: tuple[int, int, int] = NO_PRODUCER,
 ) -> tuple[EncodedBatch, ...]:
-    """Check records and encode them into one batch; none, if there are no records."""
+    """Check records and encode them into one batch; no batch if there are no records."""
     values = listed(values)
     count = len(values)
     if keys is not None:
