@@ -14,7 +14,7 @@ def _loaded() -> Any:
     """Load the compiled part of the package `crc32c` alone.
 
     Measured: the package imports 75 modules for its command line and its version, which takes half as long as
-    to import numpy.
+    importing numpy.
     """
     package = find_spec("crc32c")
     if package is not None:

@@ -208,7 +208,7 @@ class Pass:
 
     def _batches(self, segments: Sequence[Segment], start: int) -> Iterator[tuple[RecordBatch, int]]:
         for segment in segments:
-            for batch, stored in segment.combined_batches(max(start, segment.base_offset), rewritable=True):
+            for batch, stored in segment.combined_batches(max(start, segment.base_offset), apart=self.end):
                 self._pace.spend(batch.size_bytes)
                 self._steps.add(batch.size_bytes)
                 yield batch, stored
@@ -363,7 +363,8 @@ class _Group:
         self.cleaned.write(pieces, encoded.size, base_offset, encoded.max_timestamp)
 
     def copy(self, batch: RecordBatch) -> None:
-        """Write a batch unchanged."""
+        """Write a stored batch unchanged."""
+        assert len(batch.raw) == batch.size_bytes, "a joined batch has no bytes"
         self.merger.write_out()
         self._pace.spend(batch.size_bytes)
         self.cleaned.write([batch.raw], batch.size_bytes, batch.base_offset, batch.header.max_timestamp)

@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 
 from commitlog import CorruptionError, Record, RecordBatch, TopicConfig
 from commitlog import segment as segments
-from commitlog.batches import format
+from commitlog.batches import compression, format, runs
 from commitlog.batches.encode import NO_STRINGS, Columns, EncodedBatch, assemble, numbered
 from commitlog.batches.format import MAGIC_BYTES
-from commitlog.batches.runs import Run, extent_of_run, joinable_run, joined, sound_run
+from commitlog.batches.runs import Joining, Run, extent_of_run, joinable_run, joined, sound_run
 from commitlog.config import CompressionType
-from commitlog.errors import UnsupportedFormatError
+from commitlog.errors import MissingDependencyError, UnsupportedFormatError
 from commitlog.segment import Segment
 
 STAMPED = TopicConfig(message_timestamp_type="LogAppendTime")
 CODECS: list[CompressionType] = ["none", "zstd"]
 FAR, MOST = 1 << 62, 16 << 20
+ANY = Joining(FAR, 64 * 1024, MOST)
+REWRITABLE = ANY._replace(rewritable=True)
 TIMES = st.sampled_from([0, 5, 1 << 20, 1 << 40, (1 << 63) - 1])
 TEXT = st.one_of(st.none(), st.binary(max_size=5), st.binary(min_size=250, max_size=260))
 
@@ -56,21 +58,34 @@ def laid_out(contents: list[EncodedBatch], offset: int = 0) -> list[bytes]:
     return pieces
 
 
+def reading(raw: bytes) -> list[Record] | None:
+    try:
+        return list(RecordBatch.decode(raw).records())
+    except (CorruptionError, UnsupportedFormatError):
+        return None
+
+
 def one_by_one(pieces: list[bytes]) -> list[Record]:
     return [record for raw in pieces for record in RecordBatch.decode(raw).records()]
 
 
 def together(raw: bytes, start: int = 0) -> tuple[list[Record], int]:
-    """Read everything in runs of alike batches, and say where that ends."""
+    """Read everything in runs of alike batches, or alone where there is no run, and say where that ends."""
     found: list[Record] = []
-    while True:
-        result = joined(joinable_run(raw, start, len(raw), FAR), raw, "file", 0, MOST)
+    while start < len(raw):
+        result = joined(joinable_run(raw, start, len(raw), ANY), raw, "file", 0, ANY)
         if result is None:
-            return found, start
-        batch, run = result
-        assert (batch.base_offset, batch.position) == (int(run.headers["base_offset"][0]), start)
-        found += batch.records()
-        start = run.end
+            alone = reading(raw[start:])
+            if alone is None:
+                break
+            found += alone
+            start += RecordBatch.decode(raw, start).size_bytes
+        else:
+            batch, run = result
+            assert (batch.base_offset, batch.position) == (int(run.headers["base_offset"][0]), start)
+            found += batch.records()
+            start = run.end
+    return found, start
 
 
 @given(data=st.data(), offset=st.sampled_from([0, 7, 1 << 40]))
@@ -86,7 +101,7 @@ def test_batches_read_together_are_the_same_records(data: Any, offset: int) -> N
 def test_columns_and_slices_of_a_joined_batch_are_those_of_its_records(data: Any) -> None:
     pytest.importorskip("pyarrow")
     raw = b"".join(laid_out(data.draw(st.lists(batches("none"), min_size=2, max_size=12))))
-    result = joined(joinable_run(raw, 0, len(raw), FAR), raw, "file", 0, MOST)
+    result = joined(joinable_run(raw, 0, len(raw), ANY), raw, "file", 0, ANY)
     assert result is not None
     batch, _ = result
     records = list(batch.records())
@@ -171,8 +186,12 @@ def kinds_of_end() -> list[bytes]:
     ]
 
 
-def joinable(raw: bytes, end_offset: int = FAR, *, rewritable: bool = False) -> Run:
-    return joinable_run(raw, 0, len(raw), end_offset, rewritable=rewritable)
+def joinable(raw: bytes, wanted: Joining = ANY) -> Run:
+    return joinable_run(raw, 0, len(raw), wanted)
+
+
+def extent(raw: bytes, start: int, fewest: int, wanted: Joining = ANY) -> int:
+    return extent_of_run(raw, start, len(raw), wanted, fewest)[0]
 
 
 def test_a_run_ends_where_the_size_the_epoch_or_the_kind_of_timestamps_changes() -> None:
@@ -180,15 +199,30 @@ def test_a_run_ends_where_the_size_the_epoch_or_the_kind_of_timestamps_changes()
         raw = b"".join(small(16)) + other
         assert len(sound_run(raw, 0, len(raw)).starts) == 17
         assert len(joinable(raw).starts) == 16
-        assert extent_of_run(raw, 0, len(raw), FAR, 16) == len(raw) - len(other)
-        assert extent_of_run(raw, len(small(1)[0]), len(raw), FAR, 16) == 0
+        assert extent_of_run(raw, 0, len(raw), ANY, 16) == (len(raw) - len(other), 16)
+        assert extent_of_run(raw, len(small(1)[0]), len(raw), ANY, 16) == (0, 15)
 
 
 def test_a_run_ends_at_the_offset_that_ends_the_read() -> None:
     raw = b"".join(small(30))
-    assert len(joinable(raw, 12).starts) == 12
-    assert extent_of_run(raw, 0, len(raw), 16, 16) > 0
-    assert extent_of_run(raw, 0, len(raw), 15, 16) == 0
+    assert len(joinable(raw, ANY._replace(end_offset=12)).starts) == 12
+    assert extent(raw, 0, 16, ANY._replace(end_offset=16)) > 0
+    assert extent(raw, 0, 16, ANY._replace(end_offset=15)) == 0
+
+
+def test_a_run_stays_on_one_side_of_the_offset_that_keeps_batches_apart() -> None:
+    raw = b"".join(small(30))
+    apart = REWRITABLE._replace(apart=12)
+    run = joinable(raw, apart)
+    assert len(run.starts) == 12
+    assert len(joinable_run(raw, run.end, len(raw), apart).starts) == 18
+    assert (extent(raw, 0, 12, apart) > 0, extent(raw, 0, 13, apart)) == (True, 0)
+
+
+def test_a_run_has_as_many_rows_as_may_be_read_at_once() -> None:
+    raw = b"".join(laid_out([encoded([b"v"] * 1_000)] * 20))
+    assert len(joinable(raw).starts) == 16
+    assert len(joinable(raw, ANY._replace(most_bytes=5_000 * 16)).starts) == 5
 
 
 def test_a_run_takes_no_more_offsets_than_a_batch_can() -> None:
@@ -210,20 +244,47 @@ def test_records_that_can_be_rewritten_have_no_producer_codec_or_horizon() -> No
     ):
         raw = b"".join(small(16)) + stored(other, 16)
         assert len(joinable(raw).starts) == read
-        assert len(joinable(raw, rewritable=True).starts) == 16
+        assert len(joinable(raw, REWRITABLE).starts) == 16
         second = len(small(1)[0])
-        assert bool(extent_of_run(raw, second, len(raw), FAR, 16)) == (read == 17)
-        assert extent_of_run(raw, second, len(raw), FAR, 16, rewritable=True) == 0
+        assert bool(extent(raw, second, 16)) == (read == 17)
+        assert extent(raw, second, 16, REWRITABLE) == 0
+
+
+PACKED = TopicConfig(compression_type="zstd")
 
 
 def test_compressed_batches_are_joined_up_to_what_they_unpack_to() -> None:
-    packed = TopicConfig(compression_type="zstd")
-    raw = b"".join(laid_out([encoded([bytes(100_000)], config=packed)] * 20))
+    raw = b"".join(laid_out([encoded([bytes(100_000)], config=PACKED)] * 20))
+    wanted = ANY._replace(small_bytes=200_000)
     for most, count in ((1 << 20, 10), (250_000, 2), (1 << 40, 20)):
-        result = joined(joinable(raw), raw, "file", 0, most)
+        result = joined(joinable(raw, wanted), raw, "file", 0, wanted._replace(most_bytes=most))
         assert result is not None
         assert (len(result[1].starts), len(result[0])) == (count, count)
-    assert joined(joinable(raw), raw, "file", 0, 99_999) is None
+    assert joined(joinable(raw, wanted), raw, "file", 0, wanted._replace(most_bytes=199_999)) is None
+    assert joined(joinable(raw), raw, "file", 0, ANY) is None  # each is too large to be joined
+
+
+def test_a_joined_batch_knows_its_size_on_disk_and_in_memory() -> None:
+    raw = b"".join(laid_out([encoded([bytes(5_000)], config=PACKED)] * 20))
+    result = joined(joinable(raw), raw, "file", 0, ANY)
+    assert result is not None
+    for batch in (result[0], result[0].slice(3, 7)):
+        assert batch.size_bytes == len(raw) < 5_000
+        assert 100_000 < batch.body_bytes < 101_000
+        assert batch.unpacked_bytes == batch.body_bytes
+
+
+def test_a_codec_that_is_not_installed_hides_no_record_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = small(5)
+    raw = b"".join(pieces) + stored(encoded([bytes(500)], config=PACKED), 5)
+
+    def missing(codec_id: int) -> Any:
+        raise MissingDependencyError("zstd", "zstandard")
+
+    monkeypatch.setattr(compression, "get", missing)
+    result = joined(joinable(raw), raw, "file", 0, ANY)
+    assert result is not None
+    assert list(result[0].records()) == one_by_one(pieces)
 
 
 # --- batches with a right checksum and wrong contents
@@ -233,13 +294,6 @@ def resealed(raw: bytearray) -> bytes:
     base_offset, epoch = format.STAMP.unpack_from(raw)[:2]
     raw[:16] = format.stamp(base_offset, epoch, crc32c(raw[16:]))
     return bytes(raw)
-
-
-def reading(raw: bytes) -> list[Record] | None:
-    try:
-        return list(RecordBatch.decode(raw).records())
-    except (CorruptionError, UnsupportedFormatError):
-        return None
 
 
 @given(data=st.data(), place=st.integers(32, 200), byte=st.integers(0, 255))
@@ -257,7 +311,108 @@ def test_a_forged_batch_is_read_as_it_is_alone_or_ends_the_run(data: Any, place:
     assert records == [record for found in alone[:read] for record in found or []]
 
 
+def with_field(raw: bytes, place: int, value: bytes) -> bytes:
+    forged = bytearray(raw)
+    forged[place : place + len(value)] = value
+    return resealed(forged)
+
+
+COUNT, BODY = 52, 64  # where the record count stands in a batch, and where its body starts
+FORGED = {
+    "more records than offsets": with_field(stored(encoded([b"a", b"b"]), 5), COUNT, b"\x03"),
+    "a negative offset": resealed(bytearray((-5).to_bytes(8, "little", signed=True) + small(1)[0][8:])),
+    "an unknown form of keys": with_field(stored(encoded([b"a"]), 5), BODY, b"\x09"),
+    "an unknown form of timestamps": with_field(stored(encoded([b"a"]), 5), BODY + 2, b"\x09"),
+    "unknown nulls": with_field(stored(encoded([b"a"]), 5), BODY + 4, b"\x03"),
+    "two kinds of headers": with_field(stored(encoded([b"a"]), 5), BODY + 6, b"\x02"),
+    "headers that are not there": with_field(stored(encoded([b"a"]), 5), BODY + 6, b"\x01"),
+    "a value longer than the batch": with_field(stored(encoded([b"a"]), 5), BODY + 12, b"\xff"),
+    "bytes after the last column": with_field(stored(encoded([b"a" * 50]), 5), BODY + 12, b"\x01"),
+    "a timestamp of more than 63 bits": with_field(
+        stored(encoded([b"a", b"b"], timestamps=[0, 1 << 40]), 5), BODY + 24, b"\xff" * 8
+    ),
+    "a timestamp above the latest": with_field(
+        stored(encoded([b"a", b"b"], timestamps=[0, 1 << 40]), 5), BODY + 29, b"\x02"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_what_is_refused_alone_ends_a_run(what: str) -> None:
+    forged = FORGED[what]
+    assert reading(forged) is None
+    before, after = small(5), small(5, 7)
+    raw = b"".join([*before, forged, *after])
+    assert together(raw) == (one_by_one(before), sum(map(len, before)))
+
+
+@pytest.mark.parametrize("rows", [1, 63, 64, 65, 129, 200])
+def test_missing_values_of_many_rows_stay_missing(rows: int) -> None:
+    values = [None if row % 3 else b"%d" % row for row in range(rows)]
+    pieces = laid_out([encoded(values, keys=[b"k"] * rows), encoded(values[::-1])] * 3)
+    assert together(b"".join(pieces)) == (one_by_one(pieces), sum(map(len, pieces)))
+
+
+def test_a_run_has_no_more_headers_than_a_batch_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MAX_HEADERS", 30)
+    pieces = laid_out([encoded([b"a"], headers=[[("name", b"v")] * 10])] * 5)
+    result = joined(joinable(b"".join(pieces)), b"".join(pieces), "file", 0, ANY)
+    assert result is not None
+    assert len(result[1].starts) == 3
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+def test_a_joined_batch_has_the_header_of_its_batches(stamped: bool) -> None:
+    times = [500, 900, 100]
+    config = STAMPED if stamped else TopicConfig()
+    contents = [encoded([b"v"], timestamps=[time], now_ms=time, config=config) for time in times]
+    raw = b"".join(stored(one, number, leader_epoch=3) for number, one in enumerate(contents))
+    result = joined(joinable(raw), raw, "file", 0, ANY)
+    assert result is not None
+    header, alone = result[0].header, RecordBatch.decode(raw).header
+    assert (header.leader_epoch, header.flags) == (3, alone.flags)
+    assert (header.base_timestamp, header.max_timestamp) == (100, 900)
+    assert [record.timestamp for record in result[0].records()] == times
+
+
 # --- through a segment
+
+
+def test_batches_that_do_not_follow_one_another_are_damage(tmp_path: Path) -> None:
+    pieces = [*small(40), *small(40, 42)]
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(b"".join(pieces))
+    segment = Segment(str(path), 0, sum(map(len, pieces)))
+    for read in (segment.batches, segment.combined_batches, segment.record_runs):
+        found = 0
+        with pytest.raises(CorruptionError, match="offset 42 where 40 was expected"):
+            for one in read(0, FAR):  # type: ignore[operator]
+                found += (
+                    1
+                    if read == segment.batches
+                    else len(list(one[0].records() if read == segment.combined_batches else one[0]))
+                )
+        assert found == 40
+
+
+@pytest.mark.parametrize("start", [0, 1_000, 2_900, 2_980])
+def test_batches_are_where_they_say_they_are(tmp_path: Path, start: int) -> None:
+    """Also where the end of a segment is read instead of mapped."""
+    segment = Segment.open(write_segment(tmp_path, [encoded([b"v" * 30, b"w"])] * 3_000))
+    places = {one.base_offset: one.position for one in segment.batches()}
+    found = list(segment.combined_batches(2 * start))
+    assert [one.position for one, _ in found] == [places[one.base_offset] for one, _ in found]
+    assert sum(stored for _, stored in found) == 3_000 - start
+
+
+def test_a_joined_batch_stands_for_at_least_two(tmp_path: Path) -> None:
+    """Compaction takes one that stands for a single stored batch to have its bytes."""
+    path = write_segment(tmp_path, [encoded([b"a", b"b"], keys=[b"k", b"l"])] * 8)
+    raw = bytearray(Path(path).read_bytes())
+    raw[len(raw) // 8 + 70] ^= 1
+    Path(path).write_bytes(raw)
+    batch, count = next(Segment.open(path).combined_batches(0, apart=FAR))
+    assert (count, len(batch.raw)) == (1, batch.size_bytes)
 
 
 @pytest.mark.parametrize("per_batch", [1, 2, 30])
@@ -306,9 +461,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each run was looked for in."""
     looked: list[int] = []
 
-    def counting(buffer: Any, start: int, end: int, *rest: Any, **choices: Any) -> Run:
+    def counting(buffer: Any, start: int, end: int, wanted: Joining) -> Run:
         looked.append(end - start)
-        return joinable_run(buffer, start, end, *rest, **choices)
+        return joinable_run(buffer, start, end, wanted)
 
     monkeypatch.setattr(segments, "joinable_run", counting)
     return looked
@@ -329,13 +484,13 @@ def sized_like_others() -> list[EncodedBatch]:
 
 
 @pytest.mark.parametrize("contents", [mixed_kinds, sized_like_others])
-@pytest.mark.parametrize("rewritable", [False, True])
+@pytest.mark.parametrize("apart", [None, FAR])
 def test_no_byte_is_looked_at_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contents: Any, rewritable: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contents: Any, apart: int | None
 ) -> None:
     segment = Segment.open(write_segment(tmp_path, contents()))
     looked = counted(monkeypatch)
-    found = [one for one, _ in segment.combined_batches(0, rewritable=rewritable)]
+    found = [one for one, _ in segment.combined_batches(0, apart=apart)]
     assert found[-1].next_offset == segment.find_next_offset()
     assert sum(looked) < 8 * segment.size_bytes
 
@@ -356,7 +511,7 @@ def test_few_arrow_batches_come_of_many_small_batches_of_mixed_kinds(tmp_path: P
 
 def test_a_joined_batch_says_what_it_is() -> None:
     raw = b"".join(small(9, 3))
-    result = joined(sound_run(raw, 0, len(raw)), raw, "file", 1_000, MOST)
+    result = joined(sound_run(raw, 0, len(raw)), raw, "file", 1_000, ANY)
     assert result is not None
     batch, _ = result
     assert (batch.base_offset, batch.next_offset, len(batch), batch.position) == (3, 12, 9, 1_000)

@@ -6,7 +6,7 @@ import pytest
 from helpers import encoded, stored, write_segment
 
 from commitlog import CorruptionError, Segment
-from commitlog.batches.scan import only_zeros, without_reserved
+from commitlog.batches.scan import check_batches, only_zeros, without_reserved
 
 
 @pytest.fixture
@@ -80,3 +80,41 @@ def test_a_batch_cut_off_in_its_zeros_is_damage(path: Path) -> None:
         file.truncate(size - 16)
     with pytest.raises(CorruptionError, match="cut off"):
         list(Segment.open(path).batches())
+
+
+# --- checking many batches
+
+
+@pytest.mark.parametrize("count", [1, 3, 500])
+def test_batches_that_do_not_start_at_the_expected_offset_are_damage_at_their_start(
+    tmp_path: Path, count: int
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"".join(stored(encoded([b"v"]), 5 + number) for number in range(count)))
+    checked = check_batches(str(path), 0, path.stat().st_size, 3)
+    assert (checked.next_offset, checked.max_timestamp) == (3, -1)
+    assert checked.damage is not None
+    assert (checked.damage.position, "offset 5 where 3" in str(checked.damage)) == (0, True)
+    assert check_batches(str(path), 0, path.stat().st_size, 5) == (5 + count, None, 1_000)
+
+
+@pytest.mark.parametrize("times", [[900, 5, 7], [5, 900, 7], [5, 7, 900], [900]])
+def test_the_latest_timestamp_is_that_of_any_batch(tmp_path: Path, times: list[int]) -> None:
+    path = tmp_path / "file"
+    batches = [encoded([b"v"], timestamps=[time]) for time in times]
+    path.write_bytes(b"".join(stored(one, number) for number, one in enumerate(batches)))
+    assert check_batches(str(path), 0, path.stat().st_size, 0).max_timestamp == 900
+
+
+@pytest.mark.parametrize("bad", [0, 1, 250, 499])
+def test_the_first_damaged_batch_is_named_and_what_is_before_it_counts(tmp_path: Path, bad: int) -> None:
+    path = tmp_path / "file"
+    pieces = [stored(encoded([b"v" * (number % 7)]), number) for number in range(500)]
+    start = sum(map(len, pieces[:bad]))
+    raw = bytearray(b"".join(pieces))
+    raw[start + 66] ^= 1
+    path.write_bytes(raw)
+    checked = check_batches(str(path), 0, len(raw), 0)
+    assert checked.next_offset == bad
+    assert checked.damage is not None
+    assert checked.damage.position == start

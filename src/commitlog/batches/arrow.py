@@ -123,7 +123,7 @@ def _headers(headers: HeaderStrings | None, count: int) -> pa.Array:
     return pa.Array.from_buffers(HEADER_TYPE, count, [None, pa.py_buffer(ends)], children=[pairs])
 
 
-# What combined_batches() leaves small is put together below both of the first two, up to one of the last two.
+# Batches below _SMALL_ROWS and _SMALL_BYTES are grouped until they have _TARGET_ROWS or _TARGET_BYTES.
 _SMALL_ROWS, _SMALL_BYTES, _TARGET_ROWS, _TARGET_BYTES = 1024, 1 << 20, 8192, 16 << 20
 
 
@@ -352,10 +352,10 @@ def _pack_strings(column: pa.Array, first_row: int, what: str) -> BytesColumn:
     return _with_nulls(column, lengths, data, what, first_row)
 
 
-def byte_strings(column: pa.Array | pa.ChunkedArray) -> tuple[list[Any], int]:
-    """Return a binary or string column as a list of bytes or None, and the number of nulls."""
-    plain = column.cast(pa.binary())
-    return plain.to_pylist(), plain.null_count
+def byte_strings(column: pa.Array | pa.ChunkedArray) -> list[bytes | None]:
+    """Return a binary or string column as a list of bytes or None."""
+    found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    return found
 
 
 def _is_view(kind: pa.DataType) -> bool:

@@ -72,11 +72,14 @@ class Body(NamedTuple):
 class RecordBatch:
     """A batch, or the part of it that lies in an offset range; reads from the buffer it was decoded from.
 
+    It may also stand for several stored ones, joined in memory: it has their columns, and no buffer.
+
     Invariant: `header.base_offset <= base_offset <= every offset < next_offset <= header.next_offset`.
     """
 
     __slots__ = (
         "_body",
+        "_body_bytes",
         "_buffer",
         "_high",
         "_low",
@@ -88,7 +91,13 @@ class RecordBatch:
     )
 
     def __init__(
-        self, header: BatchHeader, buffer: memoryview, path: str, position: int, body: Body | None = None
+        self,
+        header: BatchHeader,
+        buffer: memoryview,
+        path: str,
+        position: int,
+        body: Body | None = None,
+        body_bytes: int | None = None,
     ) -> None:
         self.header = header
         self.base_offset = header.base_offset
@@ -98,6 +107,7 @@ class RecordBatch:
         self._buffer = buffer
         self._path = path
         self._body = body  # read already, or still to be read from the buffer
+        self._body_bytes = body_bytes  # of several that were joined
 
     @classmethod
     def decode(
@@ -127,13 +137,15 @@ class RecordBatch:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the whole stored batch."""
+        """The size of the whole stored batch, or of those that were joined."""
         return self.header.size
 
     @property
     def body_bytes(self) -> int:
         """The size of the body before compression, as the batch states it; nothing is unpacked."""
         header = self.header
+        if self._body_bytes is not None:
+            return self._body_bytes
         if not header.flags & CODEC_MASK:
             return header.size - _body_start(header)
         return int(COMPRESSED.unpack_from(self._buffer, _body_start(header))[0])
@@ -194,7 +206,7 @@ class RecordBatch:
         if start <= self.base_offset and end >= self.next_offset:
             return self
         body = self.body
-        part = RecordBatch(self.header, self._buffer, self._path, self.position, body)
+        part = RecordBatch(self.header, self._buffer, self._path, self.position, body, self._body_bytes)
         part.base_offset = max(start, self.base_offset)
         part.next_offset = max(min(end, self.next_offset), part.base_offset)
         low, high = part.base_offset - self.header.base_offset, part.next_offset - self.header.base_offset

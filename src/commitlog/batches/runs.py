@@ -1,6 +1,6 @@
 """Runs of small batches that follow one another, checked and read together.
 
-What numpy does once for a run it would otherwise do once for each batch, and a batch of a few records costs
+numpy's fixed cost is paid once for a run instead of once for each batch, and a batch of a few records costs
 more to set up than to read. A run never crosses damage: it ends before the first batch that is not sound, and
 the caller learns what is wrong by reading that batch alone.
 """
@@ -56,6 +56,7 @@ from commitlog.batches.format import (
     BatchHeader,
 )
 from commitlog.checksum import crc32c
+from commitlog.errors import MissingDependencyError
 from commitlog.record import Buffer
 
 _HEADER = np.dtype(
@@ -80,14 +81,41 @@ _HEADERS_DESCRIPTOR = np.dtype(
     ]
 )  # fmt: skip
 _WORD = 8  # batches start at multiples of it
-_SEARCHED_BYTES = 1024  # smaller batches are found by their magic, larger ones by the size of the one before
+# If the first batch is smaller, batches are searched for by their magic; otherwise each leads to the next.
+_SEARCHED_BYTES = 1024
 _MOST_PADDING = 7
-# Larger batches are read alone: what they cost to set up does not matter, and what they hold is not copied.
-_SMALL_ROWS, _SMALL_BYTES = 1024, 64 * 1024
-_MOST_ROWS = 16384
+_SMALL_ROWS = 1024  # larger batches are read alone: what they cost to set up does not matter
+_MOST_ROWS, _LEAST_ROW_BYTES = 16384, 16  # an offset and a timestamp
 _MOST_SPAN = 1 << 32  # of offsets: what last_offset_delta can hold
 _NOT_REWRITABLE = CODEC_MASK | DELETE_HORIZON
 _KNOWN_CODECS = np.array([number in compression.NAMES for number in range(CODEC_MASK + 1)])
+
+
+class Joining(NamedTuple):
+    """Which batches may be joined: those of fewer than `small_bytes` bytes before compression, up to
+    `most_bytes` together, which start before the offset `end_offset`.
+
+    With `rewritable` the records may be stored again as one batch, so that none may name its producer, be
+    compressed or have a delete horizon, and all or none of them must end by the offset `apart`.
+    """
+
+    end_offset: int
+    small_bytes: int
+    most_bytes: int
+    rewritable: bool = False
+    apart: int = 1 << 63
+
+    def kind(self, header: tuple[int, ...]) -> tuple[object, ...] | None:
+        """Return what batches that are joined must have in common; None if this one cannot be joined."""
+        (offset, epoch, _, magic, size, producer_id, _, _, sequence, count, last, producer_epoch, flags) = (
+            header
+        )
+        if magic != MAGIC or not SMALLEST_BATCH_BYTES <= size < self.small_bytes or count >= _SMALL_ROWS:
+            return None
+        named = (producer_id, producer_epoch, sequence) != NO_PRODUCER
+        if offset >= self.end_offset or (self.rewritable and (named or flags & _NOT_REWRITABLE)):
+            return None
+        return epoch, flags & LOG_APPEND_TIME, offset + last < self.apart
 
 
 class Run(NamedTuple):
@@ -112,72 +140,65 @@ class Run(NamedTuple):
 
 
 def sound_run(buffer: Buffer, start: int, end: int) -> Run:
-    """Return the sound batches that follow one another from `start` on and end before `end`."""
+    """Return the sound batches that follow one another from `start` on and end at or before `end`."""
     view = memoryview(buffer)
     return _checked(_plausible_run(view, start, end), view)
 
 
-def joinable_run(buffer: Buffer, start: int, end: int, end_offset: int, *, rewritable: bool = False) -> Run:
-    """Return the sound batches from `start` on that can be joined: small ones of one kind, which start before
-    the offset `end_offset`.
-
-    With `rewritable` the records may be stored again as one batch, so that none may name its producer, be
-    compressed or have a delete horizon.
-    """
+def joinable_run(buffer: Buffer, start: int, end: int, wanted: Joining) -> Run:
+    """Return the sound batches from `start` on that end at or before `end` and can be joined."""
     view = memoryview(buffer)
-    return _checked(_alike(_plausible_run(view, start, end), end_offset, rewritable), view)
+    return _checked(_alike(_plausible_run(view, start, end, _MOST_ROWS), wanted), view)
 
 
-def extent_of_run(
-    buffer: Buffer, start: int, end: int, end_offset: int, fewest: int, *, rewritable: bool = False
-) -> int:
-    """Return the bytes of the first `fewest` batches that joinable_run() would take, 0 if there are fewer."""
+def extent_of_run(buffer: Buffer, start: int, end: int, wanted: Joining, fewest: int) -> tuple[int, int]:
+    """Return the bytes of the first `fewest` batches that joinable_run() may take, 0 if there are fewer; and
+    how many headers were looked at.
+    """
     kind, place = None, start
-    for _ in range(fewest):
+    for seen in range(fewest):
         if end - place < SMALLEST_BATCH_BYTES:
-            return 0
-        (offset, epoch, _, magic, size, producer_id, _, _, sequence, count, _, producer_epoch, flags) = (
-            HEADER.unpack_from(buffer, place)
-        )
-        if magic != MAGIC or not SMALLEST_BATCH_BYTES <= size < _SMALL_BYTES or count >= _SMALL_ROWS:
-            return 0
-        if rewritable and ((producer_id, producer_epoch, sequence) != NO_PRODUCER or flags & _NOT_REWRITABLE):
-            return 0
-        if offset >= end_offset or kind not in (None, (epoch, flags & LOG_APPEND_TIME)):
-            return 0
-        kind = epoch, flags & LOG_APPEND_TIME
-        place += size
-    return place - start if place <= end else 0
+            return 0, seen
+        header = HEADER.unpack_from(buffer, place)
+        found = wanted.kind(header)
+        if found is None or kind not in (None, found):
+            return 0, max(seen, 1)
+        kind = found
+        place += header[4]  # its size
+    return place - start if place <= end else 0, fewest
 
 
-def _alike(run: Run, end_offset: int, rewritable: bool) -> Run:
+def _alike(run: Run, wanted: Joining) -> Run:
     headers = run.headers
     if len(headers) == 0:
         return run
     flags, counts, base = headers["flags"], headers["record_count"], headers["base_offset"]
-    good = (counts < _SMALL_ROWS) & (headers["size"] < _SMALL_BYTES) & (base < end_offset)
+    good = (counts < _SMALL_ROWS) & (headers["size"] < wanted.small_bytes) & (base < wanted.end_offset)
     good &= (flags ^ flags[0]) & LOG_APPEND_TIME == 0
     good &= headers["leader_epoch"] == headers["leader_epoch"][0]
-    good &= (np.cumsum(counts) <= _MOST_ROWS) & (run.next_offsets - base[0] <= _MOST_SPAN)
-    if rewritable:
+    good &= np.cumsum(counts) <= min(_MOST_ROWS, wanted.most_bytes // _LEAST_ROW_BYTES)
+    good &= run.next_offsets - base[0] <= _MOST_SPAN
+    if wanted.rewritable:
+        ends_early = run.next_offsets <= wanted.apart
+        good &= ends_early == ends_early[0]
         producer_id, producer_epoch, sequence = NO_PRODUCER
         good &= (headers["producer_id"] == producer_id) & (headers["producer_epoch"] == producer_epoch)
         good &= (headers["base_sequence"] == sequence) & (flags & _NOT_REWRITABLE == 0)
     return run if good.all() else run.first(int(good.argmin()))
 
 
-def _plausible_run(view: memoryview, start: int, end: int) -> Run:
-    """Return what seem to be batches that follow one another and end before `end`; their checksums are not
-    looked at.
+def _plausible_run(view: memoryview, start: int, end: int, most: int | None = None) -> Run:
+    """Return what seem to be batches that follow one another and end at or before `end`, at most `most` of
+    them; their checksums are not looked at.
     """
-    starts = _starts(view, start, end)
+    starts = _starts(view, start, end)[:most]
     headers = _gathered(view, starts, _HEADER)
     run = Run(starts, headers, int(starts[-1]) + int(headers["size"][-1]) if len(starts) else start)
     return _plausible(run)
 
 
 def _starts(view: memoryview, start: int, end: int) -> Int64s:
-    """Return where batches seem to start that end before `end`."""
+    """Return where batches seem to start that end at or before `end`."""
     if end - start < SMALLEST_BATCH_BYTES:
         return np.empty(0, np.int64)
     (size,) = np.frombuffer(view, "<u4", 1, start + STAMP.size + 4)
@@ -188,7 +209,9 @@ def _starts(view: memoryview, start: int, end: int) -> Int64s:
 
 
 def _searched(view: memoryview, start: int, end: int) -> tuple[Int64s, int]:
-    """Find batches by their magic, up to the first record that looks like one, and where they end."""
+    """Return the starts of batches found by their magic, and where the last one ends; stop at a magic that is
+    not where the sizes lead.
+    """
     words = np.frombuffer(view, "<u8", (end - start) // _WORD, start)
     magics = np.flatnonzero((words & 0xFFFF_FFFF) == MAGIC)
     starts = magics - STAMP.size // _WORD
@@ -218,10 +241,9 @@ def _gathered(view: Buffer, places: Int64s, kind: np.dtype[Any]) -> NDArray[Any]
     """Return what stands at each of these places, which all lie in the buffer."""
     if len(places) == 0:
         return np.empty(0, kind)
-    words = np.frombuffer(
-        view, "<u8", (len(view) - int(places[0])) // _WORD, int(places[0])
-    )  # from the first
-    rows = words[((places - places[0]) // _WORD)[:, None] + np.arange(kind.itemsize // _WORD)]
+    first = int(places[0])
+    words = np.frombuffer(view, "<u8", (len(view) - first) // _WORD, first)
+    rows = words[((places - first) // _WORD)[:, None] + np.arange(kind.itemsize // _WORD)]
     found: NDArray[Any] = rows.view(kind)[:, 0]
     return found
 
@@ -253,7 +275,7 @@ def _checked(run: Run, view: memoryview) -> Run:
 
 
 class _MalformedError(Exception):
-    """The batch with this number is not as the format says."""
+    """The run must end before the batch with this number: it, or one before it, is not sound."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -265,20 +287,20 @@ def _refuse(bad: NDArray[np.bool_]) -> None:
 
 
 def joined(
-    run: Run, buffer: Buffer, path: str, shift: int, most_bytes: int
+    run: Run, buffer: Buffer, path: str, shift: int, wanted: Joining
 ) -> tuple[RecordBatch, Run] | None:
     """Return the records of a run as one batch in memory, and the stored batches it stands for.
 
-    These are fewer than the run has where they would unpack to more than `most_bytes`, or one is malformed:
-    None, if it is the first. The run is one of joinable_run(). `shift` is the file position of the buffer's
-    first byte.
+    These are fewer than the run has where one is malformed or unpacks to too many bytes: None, if that leaves
+    no two. The run is one of joinable_run(). `shift` is the file position of the buffer's first byte.
     """
     view = memoryview(buffer)
     packed = run.headers["flags"] & CODEC_MASK != 0
     if packed.any():
         sizes = np.where(packed, _gathered(view, _bodies(run), _COMPRESSED)["raw_size"], run.headers["size"])
-        run = run.first(int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), most_bytes, "right")))
-    while len(run.starts):
+        good = (sizes < wanted.small_bytes) & (np.cumsum(sizes, dtype=np.int64) <= wanted.most_bytes)
+        run = run if good.all() else run.first(int(good.argmin()))
+    while len(run.starts) > 1:
         try:
             return _joined(run, view, path, shift), run
         except _MalformedError as problem:
@@ -297,11 +319,10 @@ def _joined(run: Run, view: memoryview, path: str, shift: int) -> RecordBatch:
     low, high = int(headers["base_timestamp"].min()), int(headers["max_timestamp"].max())
     if (headers["flags"] & CODEC_MASK).any():
         bodies = _unpacked(run, view)
-        size = HEADER_BYTES + int((bodies.ends - bodies.starts).sum())
     else:
         ends = run.starts + headers["size"]
         bodies = _Bodies(view, _bodies(run), ends, np.full(len(ends), _MOST_PADDING))
-        size = run.end - int(run.starts[0])
+    size, body_bytes = run.end - int(run.starts[0]), int((bodies.ends - bodies.starts).sum())
     body = _Cursors(bodies).body(headers, low)
     first, count, span = headers[0], int(headers["record_count"].sum()), int(run.next_offsets[-1])
     base = int(first["base_offset"])
@@ -309,7 +330,7 @@ def _joined(run: Run, view: memoryview, path: str, shift: int) -> RecordBatch:
         base, int(first["leader_epoch"]), 0, MAGIC, size, *(-1, low, high, -1), count, span - base - 1, -1,
         int(first["flags"]) & LOG_APPEND_TIME,
     )  # fmt: skip
-    return RecordBatch(header, memoryview(b""), path, shift + int(run.starts[0]), body)
+    return RecordBatch(header, memoryview(b""), path, shift + int(run.starts[0]), body, body_bytes)
 
 
 class _Bodies(NamedTuple):
@@ -328,7 +349,7 @@ def _unpacked(run: Run, view: memoryview) -> _Bodies:
         header = BatchHeader(*fields)
         try:
             body, most_padding = raw_body(header, view[start : start + header.size])
-        except (ValueError, IndexError, struct_error):
+        except (ValueError, IndexError, struct_error, MissingDependencyError):
             raise _MalformedError(number) from None
         pieces += (body, bytes(-len(body) % _WORD))
         sizes.append(len(body))
