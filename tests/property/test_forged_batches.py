@@ -174,11 +174,14 @@ def _read(raw: bytes) -> bool:
         readable = True
     except (CorruptionError, UnsupportedFormatError):
         readable = False
-    found = joined(joinable_run(raw, 0, len(raw), 1 << 63), raw, "here", 0, 16 << 20)
-    if found is not None:
-        assert readable, "what cannot be read alone was read with others"
-        assert list(found[0].records()) == records
     base_offset = int.from_bytes(raw[:8], "little", signed=True)
+    epoch = int.from_bytes(raw[8:12], "little", signed=True)
+    if 0 < base_offset < 1 << 62:
+        both = stored(encoded([b"before"]), base_offset - 1, leader_epoch=epoch) + raw
+        found = joined(joinable_run(both, 0, len(both), JOINING), both, "here", 0, JOINING)
+        if found is not None:
+            assert readable, "what cannot be read alone was read with others"
+            assert list(found[0].records())[1:] == records
     for take in (lambda: accepted(raw, TopicConfig(), 5), lambda: received(raw, max(base_offset, 0), "here")):
         try:
             take()
@@ -227,10 +230,12 @@ if __name__ == "__main__":
         stamp,
     )
     from commitlog.batches.merge import BatchMerger
-    from commitlog.batches.runs import joinable_run, joined
+    from commitlog.batches.runs import Joining, joinable_run, joined
     from commitlog.errors import CommitLogError, UnsupportedFormatError
     from commitlog.partitions.slices import received
     from commitlog.record import TopicPartition
     from commitlog.replication.remote.intake import accepted
+
+    JOINING = Joining(1 << 63, 1 << 20, 16 << 20)
 
     main(int(sys.argv[1]), int(sys.argv[2]))

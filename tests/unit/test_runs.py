@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,12 @@ FORGED = {
     "headers that are not there": with_field(stored(encoded([b"a"]), 5), BODY + 6, b"\x01"),
     "a value longer than the batch": with_field(stored(encoded([b"a"]), 5), BODY + 12, b"\xff"),
     "bytes after the last column": with_field(stored(encoded([b"a" * 50]), 5), BODY + 12, b"\x01"),
+    "offsets that do not grow": with_field(stored(gappy([0, 3, 9], 12), 5), BODY + 17, b"\x09"),
+    "an offset behind the batch": with_field(stored(gappy([0, 3, 9], 12), 5), BODY + 18, b"\x0c"),
+    "values that are all missing and take bytes": with_field(stored(encoded([b"a"]), 5), BODY + 5, b"\x01"),
+    "a header's name that is not UTF-8": with_field(
+        stored(encoded([b"a"], headers=[[("name", b"v")]]), 5), BODY + 33, b"\xff"
+    ),
     "a timestamp of more than 63 bits": with_field(
         stored(encoded([b"a", b"b"], timestamps=[0, 1 << 40]), 5), BODY + 24, b"\xff" * 8
     ),
@@ -383,16 +390,17 @@ def test_batches_that_do_not_follow_one_another_are_damage(tmp_path: Path) -> No
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(b"".join(pieces))
     segment = Segment(str(path), 0, sum(map(len, pieces)))
-    for read in (segment.batches, segment.combined_batches, segment.record_runs):
-        found = 0
+    ways: list[Iterator[Iterable[Record]]] = [
+        (one.records() for one in segment.batches()),
+        (one.records() for one, _ in segment.combined_batches(0)),
+        (records for records, _ in segment.record_runs(0, FAR)),
+    ]
+    for way in ways:
+        found: list[Record] = []
         with pytest.raises(CorruptionError, match="offset 42 where 40 was expected"):
-            for one in read(0, FAR):  # type: ignore[operator]
-                found += (
-                    1
-                    if read == segment.batches
-                    else len(list(one[0].records() if read == segment.combined_batches else one[0]))
-                )
-        assert found == 40
+            for records in way:
+                found += records
+        assert len(found) == 40
 
 
 @pytest.mark.parametrize("start", [0, 1_000, 2_900, 2_980])
