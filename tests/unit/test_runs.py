@@ -353,6 +353,18 @@ def test_what_is_refused_alone_ends_a_run(what: str) -> None:
     assert together(raw) == (one_by_one(before), sum(map(len, before)))
 
 
+@pytest.mark.parametrize("what", FORGED)
+def test_a_run_has_the_batches_that_are_sound_one_by_one(what: str) -> None:
+    raw = small(1, 4)[0] + FORGED[what]
+    start = len(raw) - len(FORGED[what])
+    try:
+        alone = 1 + (format.check(raw, start, len(raw), "file", 0).base_offset == 5)
+    except (CorruptionError, UnsupportedFormatError):
+        alone = 1
+    assert len(sound_run(raw, 0, len(raw)).starts) == alone
+    assert len(sound_run(raw, start, len(raw)).starts) == alone - 1
+
+
 @pytest.mark.parametrize("rows", [1, 63, 64, 65, 129, 200])
 def test_missing_values_of_many_rows_stay_missing(rows: int) -> None:
     values = [None if row % 3 else b"%d" % row for row in range(rows)]
