@@ -418,9 +418,9 @@ def test_batches_that_do_not_follow_one_another_are_damage(tmp_path: Path) -> No
 @pytest.mark.parametrize("start", [0, 1_000, 2_900, 2_980])
 def test_batches_are_where_they_say_they_are(tmp_path: Path, start: int) -> None:
     """Also where the end of a segment is read instead of mapped."""
-    segment = Segment.open(write_segment(tmp_path, [encoded([b"v" * 30, b"w"])] * 3_000))
-    places = {one.base_offset: one.position for one in segment.batches()}
-    found = list(segment.combined_batches(2 * start))
+    path = write_segment(tmp_path, [encoded([b"v" * 30, b"w"])] * 3_000)
+    places = {one.base_offset: one.position for one in Segment.open(path).batches()}
+    found = list(Segment.open(path).combined_batches(2 * start))
     assert [one.position for one, _ in found] == [places[one.base_offset] for one, _ in found]
     assert sum(stored for _, stored in found) == 3_000 - start
 
