@@ -415,14 +415,16 @@ def test_batches_that_do_not_follow_one_another_are_damage(tmp_path: Path) -> No
         assert len(found) == 40
 
 
-@pytest.mark.parametrize("start", [0, 1_000, 2_900, 2_980])
+@pytest.mark.parametrize("start", [0, 1, 100, 180])
 def test_batches_are_where_they_say_they_are(tmp_path: Path, start: int) -> None:
     """Also where the end of a segment is read instead of mapped."""
-    path = write_segment(tmp_path, [encoded([b"v" * 30, b"w"])] * 3_000)
-    places = {one.base_offset: one.position for one in Segment.open(path).batches()}
-    found = list(Segment.open(path).combined_batches(2 * start))
+    path = write_segment(tmp_path, [encoded([b"v" * 30, b"w"])] * 200)
+    segment = Segment(str(path), 0, Path(path).stat().st_size)
+    places = {one.base_offset: one.position for one in segment.batches()}
+    list(segment.record_runs(0, 2 * start))  # the next read begins where this one ends
+    found = list(segment.combined_batches(2 * start))
     assert [one.position for one, _ in found] == [places[one.base_offset] for one, _ in found]
-    assert sum(stored for _, stored in found) == 3_000 - start
+    assert sum(stored for _, stored in found) == 200 - start
 
 
 def test_a_joined_batch_stands_for_at_least_two(tmp_path: Path) -> None:
