@@ -10,6 +10,7 @@ from commitlog import files
 from commitlog.batches.encode import EncodedBatch
 from commitlog.batches.format import NO_PRODUCER
 from commitlog.batches.staged import StagedBatch
+from commitlog.bells import Bell
 from commitlog.compaction import Cleanable, CompactionReport
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import ClosedError, DiskFullError, ForkedError, ReadOnlyError
@@ -212,6 +213,13 @@ class Partition(LogReader):
     def wake_flusher_with(self, wake: Callable[[], None]) -> None:
         """Call `wake` when flush_messages records are unsynced."""
         self._state.wake_flusher = wake
+
+    def ring_with(self, bell: Callable[[], Bell | None]) -> None:
+        """Wake readers in other processes by the bell that this returns; they wait for it."""
+        if self.writable:
+            self._state.ring_with(bell())
+        if isinstance(self._log_source, PageSource):
+            self._log_source.bell = bell
 
     # --- appending
 

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Literal, TypeVar
 
 from commitlog.batches.batch import RecordBatch
+from commitlog.bells import PAUSE, Listener
 from commitlog.clients.rate_limit import Throttle
 from commitlog.errors import (
     CommitLogError,
@@ -19,7 +20,6 @@ from commitlog.errors import (
 from commitlog.partitions.reader import LogReader
 from commitlog.partitions.sources import look_again_after
 from commitlog.record import ConsumerRecord, TopicPartition
-from commitlog.tasks import Signal
 
 Deserializer = Callable[[bytes | None], Any]
 Reset = Literal["earliest", "latest", "none"]
@@ -158,7 +158,7 @@ class Fetcher:
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self.places: dict[TopicPartition, Place] = {}  # the next one to read comes first
-        self.event = Signal()  # ends a wait
+        self.event = Listener()  # ends a wait
 
     def place(self, name: TopicPartition) -> Place:
         """Return the place in a partition; NotAssignedError if it is not assigned."""
@@ -276,6 +276,8 @@ class Fetcher:
                 return
             pause = _GROUP_SECONDS if notified else look_again_after(now - began)
             if self.event.wait(min(pause, deadline - now)):
+                if not self.event.is_set() and all(place.is_at_end for place in waiting):
+                    time.sleep(PAUSE)
                 return
 
 

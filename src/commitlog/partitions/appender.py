@@ -90,7 +90,7 @@ class Appender:
                     self.undo(writer, offset, position, error)
             else:
                 self._append_locked((EncodedBatch(crc, (body,), size, 1, timestamp),))
-        if state.counts_records or state.waiters.count or sync:
+        if state.counts_records or state.waiters.count or state.waited_for[0] or sync:
             self.after_append(next_offset, sync)
         return offset
 
@@ -102,8 +102,7 @@ class Appender:
             appended()  # first: replicas copy the records while they are synced here
         if state.counts_records and end - state.durable_offset >= state.config.flush_messages:
             state.wake_flusher()
-        if state.waiters.count:
-            state.waiters.notify()
+        state.notify()
         if sync:
             self._syncer.sync_to(end)
 

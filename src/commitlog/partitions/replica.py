@@ -126,8 +126,7 @@ class ReplicaRole:
             if state.mark is None or mark <= state.mark:
                 return
             state.publish_mark(mark)
-        if state.waiters.count:
-            state.waiters.notify()
+        state.notify()
 
     def keep_high_watermark(self) -> None:
         """Make the high watermark durable; the next open starts with it."""

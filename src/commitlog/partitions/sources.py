@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
+from commitlog.bells import PAUSE, Bell, Listener
 from commitlog.config import TopicConfig
 from commitlog.errors import (
     ClosedError,
@@ -236,6 +237,7 @@ class PageSource(LocalSource):
         # without a writer: start, next, durable, high watermark and clean offset; and what the page said then
         self._settled: tuple[int, int, int, int, int] | None = None
         self._settled_at: tuple[int, int] | None = None
+        self.bell: Callable[[], Bell | None] = lambda: None  # what the writer rings, if readers need not poll
 
     def open(self, steps: Steps | None = None) -> None:
         """Check the files, and report the progress to `steps`."""
@@ -389,13 +391,35 @@ class PageSource(LocalSource):
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
         """Wait until `offset` can be read; False after `timeout` seconds."""
-        began = time.monotonic()
+        began, listener = time.monotonic(), Listener()
         while self.high_watermark <= offset:
+            heard = self.watch(listener)
+            if self.high_watermark > offset:
+                return True
             waited = time.monotonic() - began
             if timeout is not None and waited >= timeout:
                 return False
-            time.sleep(look_again_after(waited))
+            if not heard:
+                time.sleep(look_again_after(waited))
+            else:
+                rung = listener.wait(None if timeout is None else timeout - waited)
+                if rung and self.high_watermark <= offset:
+                    time.sleep(PAUSE)
         return True
+
+    def watch(self, signal: Signal) -> bool:
+        """Let the writer's next append end a wait for `signal`; False if appends can only be polled for."""
+        bell = self.bell()
+        if bell is None or not isinstance(signal, Listener):
+            return False
+        signal.hear(bell)
+        return True
+
+    def unwatch(self, signal: Signal) -> None:
+        """Stop setting `signal`."""
+        bell = self.bell()
+        if bell is not None and isinstance(signal, Listener):
+            signal.ignore(bell)
 
     # --- unmapping the page while nobody reads
 

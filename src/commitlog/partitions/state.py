@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from commitlog import files
 from commitlog.batches.encode import Rules
+from commitlog.bells import Bell
 from commitlog.config import TopicConfig
 from commitlog.errors import (
     ClosedError,
@@ -42,6 +43,7 @@ _logger = logging.getLogger("commitlog.partition")
 Refusal = Callable[[], CommitLogError]
 _rules = lru_cache(maxsize=256)(Rules)  # shared by partitions with the same settings
 _NO_WORDS = memoryview(b"").cast("q")  # the words of a page that is not mapped
+_NOBODY = memoryview(bytes(4)).cast("I")
 
 
 class LogState(LocalSource):
@@ -56,11 +58,46 @@ class LogState(LocalSource):
     """
 
     __slots__ = (
-        "__weakref__", "access", "append_refusal", "cache", "clean_offset", "closed", "config", "counters",
-        "counts_records", "durable_offset", "ended_by", "epochs", "failure", "inherited", "leader_epoch",
-        "lock", "mark", "name", "name_changes", "names_synced", "next_offset", "on_append", "page", "path",
-        "producers", "replacing", "rolls_by_itself", "rules", "segments", "start_offset", "sync_lock",
-        "tells_of_producers", "trash", "unsynced", "waiters", "wake_flusher", "words", "writer",
+        "__weakref__",
+        "_bell",
+        "access",
+        "append_refusal",
+        "cache",
+        "clean_offset",
+        "closed",
+        "config",
+        "counters",
+        "counts_records",
+        "durable_offset",
+        "ended_by",
+        "epochs",
+        "failure",
+        "inherited",
+        "leader_epoch",
+        "lock",
+        "mark",
+        "name",
+        "name_changes",
+        "names_synced",
+        "next_offset",
+        "on_append",
+        "page",
+        "path",
+        "producers",
+        "replacing",
+        "rolls_by_itself",
+        "rules",
+        "segments",
+        "start_offset",
+        "sync_lock",
+        "tells_of_producers",
+        "trash",
+        "unsynced",
+        "waited_for",
+        "waiters",
+        "wake_flusher",
+        "words",
+        "writer",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +118,8 @@ class LogState(LocalSource):
         self.access = access
         self.lock, self.sync_lock = access.lock, access.sync_lock
         self.waiters = Waiters()
+        self._bell: Bell | None = None
+        self.waited_for = _NOBODY  # its word is not 0 while a reader in another process waits
         self.closed = False
         self.inherited = False  # whether this is the copy of a forked child
         self.ended_by: Refusal | None = None  # why nothing can be written any more
@@ -163,6 +202,17 @@ class LogState(LocalSource):
     def unwatch(self, signal: Signal) -> None:
         """Stop setting `signal`."""
         self.waiters.unwatch(signal)
+
+    def ring_with(self, bell: Bell | None) -> None:
+        """Wake readers in other processes by this bell."""
+        self._bell, self.waited_for = bell, _NOBODY if bell is None else bell.waited_for
+
+    def notify(self) -> None:
+        """Wake what waits for records: threads of this process, and readers in others."""
+        if self.waiters.count:
+            self.waiters.notify()
+        if self._bell is not None and self.waited_for[0]:
+            self._bell.ring()
 
     # --- refusing
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Literal
 
 from commitlog import files
+from commitlog.bells import Bell, Bells
 from commitlog.config import LogConfig, TopicConfig
 from commitlog.errors import (
     ConfigError,
@@ -67,6 +68,7 @@ class TopicSet:
         self._topics: dict[str, Topic] = {}
         self._joined: dict[str, Topic] = {}  # internal topics that a log in mode "r" writes
         self._cache = OpenFiles(config.max_open_segments)
+        self._bells: Bells | None = None
         self._clean = False
         self._make_mutex()
 
@@ -293,19 +295,27 @@ class TopicSet:
             self._make_again(entry, path, mode)
         check_no_links(path)
         if mode == "r":
-            return Partition.read_only(
+            partition = Partition.read_only(
                 path, name, config, self._cache,
                 writer=partial(writer_is_ready, self._path), clean=self._catalog.has_clean_marker,
                 same=partial(self._is_same, entry), steps=self._steps,
             )  # fmt: skip
-        if mode == "shared" or entry.name in INTERNAL:
+        elif mode == "shared" or entry.name in INTERNAL:
             partition = Partition.join(path, name, config, self._config, self._cache, self._steps)
         else:
             partition = Partition.open(
                 path, name, config, self._config, self._cache, clean=self._clean, steps=self._steps
             )
-        partition.wake_flusher_with(self._wake)
+        if partition.writable:
+            partition.wake_flusher_with(self._wake)
+        partition.ring_with(partial(self._bell, entry.name, number))
         return partition
+
+    def _bell(self, topic: str, number: int) -> Bell | None:
+        """Return the bell of a partition; None while there is none: a writer makes them."""
+        if self._bells is None:
+            self._bells = Bells.open(self._path, create=self._mode != "r")
+        return None if self._bells is None else self._bells.bell(topic, number)
 
     def _check_not_more(self, entry: TopicEntry) -> None:
         """Raise CorruptionError if there are records in a partition beyond the topic's count."""
