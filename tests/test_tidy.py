@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import commitlog
+from commitlog import api
 
 SOURCE = Path(commitlog.__file__).parent
 TESTS = Path(__file__).parent
@@ -92,7 +93,7 @@ def test_no_context_manager_in_python_holds_a_lock() -> None:
 
 
 def test_every_public_name_exists_and_is_documented() -> None:
-    assert commitlog.__all__ == sorted(commitlog.__all__)
+    assert commitlog.__all__ == sorted([*api.__all__, "connect", "open"])
     for name in commitlog.__all__:
         public = getattr(commitlog, name)
         assert inspect.getdoc(public), name
@@ -103,8 +104,14 @@ def test_every_public_name_exists_and_is_documented() -> None:
 
 
 def test_every_public_class_is_reached_from_the_package() -> None:
-    public = {name for name in vars(commitlog) if not name.startswith("_") and name[0].isupper()}
-    assert public - {"Literal"} <= set(commitlog.__all__)
+    public = {name for name in vars(api) if not name.startswith("_") and name[0].isupper()}
+    assert public <= set(commitlog.__all__)
+
+
+def test_importing_the_package_does_not_import_numpy() -> None:
+    program = "import sys, commitlog; print('numpy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
@@ -113,7 +120,7 @@ def test_modules_say_what_they_are_for(path: Path) -> None:
 
 
 def test_importing_commitlog_imports_no_extra() -> None:
-    program = f"import sys, commitlog; print([name for name in {EXTRAS} if name in sys.modules])"
+    program = f"import sys, commitlog.api; print([name for name in {EXTRAS} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -13,51 +13,13 @@ from __future__ import annotations
 
 import logging
 import os
-import typing
-from typing import Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
-from commitlog.batches.batch import RecordBatch
-from commitlog.batches.staged import StagedFile
-from commitlog.clients.consumer import Consumer
-from commitlog.clients.positions import OffsetAndTimestamp
-from commitlog.clients.producer import Producer
-from commitlog.clients.producer_batch import RecordFuture, RecordMetadata
-from commitlog.clients.quotas import Quota
-from commitlog.clients.session import RebalanceListener
-from commitlog.compaction import CompactionReport
-from commitlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
-from commitlog.errors import (
-    ClosedError,
-    CommitLogError,
-    ConfigError,
-    CorruptionError,
-    DiskFullError,
-    InvalidRecordError,
-    LogLockedError,
-    NotLeaderError,
-    OffsetOutOfRangeError,
-    PartitionFailedError,
-    ReadOnlyError,
-    RecordTooLargeError,
-    TopicExistsError,
-    UnknownTopicError,
-)
-from commitlog.groups.admin import GroupDescription
-from commitlog.groups.assignors import register_assignor
-from commitlog.groups.offsets import OffsetAndMetadata
-from commitlog.log import CommitLog
-from commitlog.maintenance import Health
-from commitlog.metrics import LogMetrics
-from commitlog.partition import Partition
-from commitlog.partitions.latest import Latest
-from commitlog.publishing.staging import StagingWriter
-from commitlog.record import ConsumerRecord, Record, TopicPartition
-from commitlog.repair import RepairReport, VerifyReport
-from commitlog.segment import Segment
-from commitlog.topic import Topic
-from commitlog.topics.partitioner import Partitioner, register_partitioner
-
-if typing.TYPE_CHECKING:
+if TYPE_CHECKING:
+    from commitlog.api import *
+    from commitlog.config import LogConfig
+    from commitlog.log import CommitLog
     from commitlog.progress import Progress
     from commitlog.replication.remote.remote_log import RemoteLog
     from commitlog.replication.transports.tls import TlsConfig
@@ -84,6 +46,8 @@ def open(
     A log that was not closed is checked where it may be torn; in mode "r" this happens when a topic is first
     used. `progress` is called with the bytes checked so far and the total known so far.
     """
+    from commitlog.log import CommitLog
+
     return CommitLog.open(path, mode, config, progress=progress)
 
 
@@ -102,7 +66,7 @@ def connect(
     but gives this program every right of a node. Requests are retried for up to timeout_ms, also when
     another node takes over. With read_from="any", reads may go to a follower among `addresses`.
     """
-    from commitlog.replication.remote.remote_log import RemoteLog  # imports sockets only when needed
+    from commitlog.replication.remote.remote_log import RemoteLog
 
     return RemoteLog.open(addresses, tls=tls, secret=secret, timeout_ms=timeout_ms, read_from=read_from)
 
@@ -117,3 +81,22 @@ __all__ = [
     "StagedFile", "StagingWriter", "Topic", "TopicConfig", "TopicExistsError", "TopicPartition",
     "UnknownTopicError", "VerifyReport", "connect", "open", "register_assignor", "register_partitioner",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import the engine, and numpy with it, when a name of it is first used."""
+    if name in __all__:
+        found = getattr(import_module("commitlog.api"), name)
+    else:
+        try:
+            found = import_module(f"commitlog.{name}")
+        except ModuleNotFoundError as problem:
+            if problem.name != f"commitlog.{name}":
+                raise
+            raise AttributeError(f"module 'commitlog' has no attribute {name!r}") from None
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from typing import Any, Literal, Self, TypedDict, get_args
 
 from commitlog.errors import ConfigError
@@ -67,6 +66,8 @@ class Config:
 
 
 def _unknown(name: str, value: Any, known: Sequence[str]) -> ConfigError:
+    from difflib import get_close_matches  # few programs need it
+
     similar = get_close_matches(name.replace(".", "_"), known, 1)
     hint = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(known)}"
     return ConfigError(name, value, f"no such setting; {hint}")

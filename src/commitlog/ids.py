@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
+import os
 import re
-import uuid
+from base64 import urlsafe_b64encode
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}")
 
@@ -12,7 +12,9 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}")
 def new_id() -> str:
     """Return a new random id; it never starts with "-", which a command line would take for an option."""
     while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        raw = bytearray(os.urandom(16))
+        raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80  # as in a UUID of version 4
+        text = urlsafe_b64encode(raw).decode().rstrip("=")
         if not text.startswith("-"):
             return text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -62,7 +61,7 @@ class LogLock:
 
     def _announce(self, *, ready: bool) -> None:
         assert self._fd is not None
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot_id(), "ready": ready}
+        about = {"pid": os.getpid(), "host": os.uname().nodename, "boot": boot_id(), "ready": ready}
         text = json.dumps(about).encode()
         files.cut(self._fd, 0)
         files.write_at(self._fd, [text], len(text), 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -118,7 +117,7 @@ class GroupMember:
         if slot is None:
             raise ConfigError("group_id", self.directory.group_id, f"the group has {SLOTS} members already")
         return Member(
-            member_id=f"{config.group_instance_id or config.client_id or 'consumer'}-{secrets.token_hex(8)}",
+            member_id=f"{config.group_instance_id or config.client_id or 'consumer'}-{os.urandom(8).hex()}",
             client_id=config.client_id,
             instance_id=config.group_instance_id,
             process=f"{os.uname().nodename}:{os.getpid()}",
@@ -126,7 +125,7 @@ class GroupMember:
             strategies=config.strategies,
             session_timeout_ms=config.session_timeout_ms,
             slot=slot,
-            token=secrets.randbits(62) + 1,
+            token=(int.from_bytes(os.urandom(8), "little") >> 2) + 1,
         )
 
     def leave(self) -> None:

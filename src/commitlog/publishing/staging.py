@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -38,7 +37,9 @@ class StagingWriter:
         self._log_path = log_path
         self._config = config
         self._rules = Rules(config)
-        self._file = StagedFile(topic, partition, secrets.randbits(63), 0, 0, 0, topic_id)
+        self._file = StagedFile(
+            topic, partition, int.from_bytes(os.urandom(8), "little") >> 1, 0, 0, 0, topic_id
+        )
         self._path = os.path.join(log_path, self._file.path)
         self._fd: files.Descriptor | None = None
         self._size_bytes = self._records = self._checksum = 0

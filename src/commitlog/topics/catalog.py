@@ -12,8 +12,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -239,7 +237,7 @@ class Catalog:
             stored = self.entry(entry.name)
             if stored is None or stored.partitions < entry.partitions:
                 for path in made:
-                    shutil.rmtree(path, ignore_errors=True)
+                    _remove_tree(path)
             raise
 
     def delete(self, name: str) -> None:
@@ -254,7 +252,7 @@ class Catalog:
     def _finish_deletion(self, entry: TopicEntry) -> None:
         for number in range(entry.partitions):
             with contextlib.suppress(FileNotFoundError):
-                hidden = self._path(uuid.uuid4().hex + DELETED_SUFFIX)
+                hidden = self._path(os.urandom(16).hex() + DELETED_SUFFIX)
                 files.replace(self._path(f"{entry.name}-{number}"), hidden)
         files.sync_directory(self._directory)
         # crash: marked, partitions out of sight -> finish_deletions() at the next open
@@ -275,7 +273,7 @@ class Catalog:
     def _remove_hidden(self) -> None:
         for name in os.listdir(self._directory):
             if name.endswith(DELETED_SUFFIX):
-                shutil.rmtree(self._path(name), ignore_errors=True)
+                _remove_tree(self._path(name))
 
     # --- the clean marker
 
@@ -365,3 +363,10 @@ def write_small(path: str, contents: bytes, new: str = _NEW) -> None:
     except OSError as error:
         files.remove(temporary)
         raise typed(error, path) from error
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a directory and what is in it, as far as possible."""
+    import shutil  # with all its formats of archives, so only when needed
+
+    shutil.rmtree(path, ignore_errors=True)

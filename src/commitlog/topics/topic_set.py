@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal
 
@@ -115,11 +114,16 @@ class TopicSet:
             entry = self._catalog.entry(name)
             if entry is None:
                 self._topics.pop(name, None)
-                raise UnknownTopicError(name, *get_close_matches(name, self.names(), 1))
+                raise self._unknown(name)
             found = self._topics.get(name)
             if found is None or (self._mode != "w" and _outdated(found, entry)):
                 found = self._topics[name] = self._open_topic(entry, self._mode)
             return found
+
+    def _unknown(self, name: str) -> UnknownTopicError:
+        from difflib import get_close_matches  # few programs need it
+
+        return UnknownTopicError(name, *get_close_matches(name, self.names(), 1))
 
     def all(self) -> list[Topic]:
         """Return the open topics."""
