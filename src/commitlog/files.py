@@ -168,6 +168,16 @@ def reserve(fd: int, size: int, start: int = 0) -> None:
     os.posix_fallocate(fd, start, size - start)
 
 
+def reserve_ahead(fd: int, start: int, end: int) -> None:
+    """Allocate blocks for [start, end) behind the end of a file, whose size a sync then need not store.
+
+    OSError on a full disk, and on a file system that may not keep them.
+    """
+    if _file_system(os.fstat(fd).st_dev) not in _IN_PLACE:
+        raise OSError(errno.EOPNOTSUPP, "blocks are not overwritten in place")
+    reserve(fd, end, start)
+
+
 def open_same(path: str, inode: int | None, mode: int = os.O_RDONLY) -> int:
     """Open a file, by default for reading; FileNotFoundError if another file has taken its name."""
     fd = os.open(path, mode | os.O_NOFOLLOW)
@@ -211,9 +221,9 @@ def map_tail(fd: int, start: int, end: int) -> mmap.mmap:
     another block at each store, because a full disk would then kill the process; and on a machine where a
     reader could see the new end of a log before the bytes.
     """
-    if os.uname().machine not in _IN_ORDER or _file_system(os.fstat(fd).st_dev) not in _IN_PLACE:
+    if os.uname().machine not in _IN_ORDER:
         raise OSError(errno.EOPNOTSUPP, "pwrite() is safer here")
-    reserve(fd, end, start)
+    reserve_ahead(fd, start, end)
     return mmap.mmap(fd, end - start, offset=start)
 
 

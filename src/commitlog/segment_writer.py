@@ -25,6 +25,9 @@ _SINGLES = 1024  # after this many small single batches in a row without a sync 
 _SMALL_BYTES = 1024  # of a batch; measured: above, page faults cost more than pwrite()
 _RESTING = -2  # for a descriptor: wake() opens the file again
 _LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 64 * 1024, 1024 * 1024
+# After this many syncs in a row, each of at most so many bytes, blocks are reserved ahead. Measured: a sync
+# that need not store the size of the file takes 70 us instead of 98.
+_SYNCS, _OFTEN_BYTES, _AHEAD_BYTES = 16, 8 * 1024, 64 * 1024
 
 
 class SegmentWriter:
@@ -37,15 +40,17 @@ class SegmentWriter:
 
     An idle writer may rest(): it has no file open then, and needs wake() before the next append or seal.
 
-    Behind size_bytes the file has nothing, or zeros: blocks reserved for the tail or by `preallocate`.
+    Behind size_bytes the file has nothing, or zeros: blocks reserved for the tail, for small appends that are
+    synced, or by `preallocate`.
 
     Not thread-safe: the partition's append lock guards it.
     """
 
     __slots__ = (
-        "_builder", "_config", "_interval", "_limit_offset", "_may_map", "_reserved", "_segment_bytes",
-        "_segment_ms", "_singles", "fd", "lean_end", "make_room", "max_timestamp", "quiet_position",
-        "roll_after", "segment", "tail", "tail_end", "tail_start",
+        "_builder", "_config", "_interval", "_limit_offset", "_may_map", "_may_reserve", "_reserved",
+        "_reserved_end", "_segment_bytes", "_segment_ms", "_singles", "_synced_at", "_syncs", "fd",
+        "lean_end", "make_room", "max_timestamp", "quiet_position", "roll_after", "segment", "tail",
+        "tail_end", "tail_start",
     )  # fmt: skip
 
     def __init__(self, segment: Segment, config: TopicConfig) -> None:
@@ -56,8 +61,11 @@ class SegmentWriter:
         self.make_room: Callable[[], None] = _not_awake
         self._interval = config.index_interval_bytes
         self._reserved = config.preallocate  # whether the file may be longer than its batches
+        self._reserved_end = config.segment_bytes if config.preallocate else 0
+        self._syncs = 0  # in a row, of few bytes each
+        self._synced_at = segment.size_bytes  # the size at the last one
         self._singles = 0  # small ones in a row; a large one is subtracted
-        self._may_map = True  # the tail of this segment
+        self._may_map = self._may_reserve = True  # the tail of this segment
         self.tail: mmap.mmap | None = None
         self.tail_start = self.tail_end = 0
         self._segment_bytes = config.segment_bytes
@@ -199,7 +207,7 @@ class SegmentWriter:
 
     def share(self) -> None:
         """Map nothing from now on: another process may cut the file, and a store behind its end kills."""
-        self._may_map = False
+        self._may_map = self._may_reserve = False
 
     def _map_tail(self, position: int) -> None:
         """Reserve and map a tail behind `position`, a short one in a small segment; go on if that fails."""
@@ -227,7 +235,7 @@ class SegmentWriter:
         self._unmap_tail()
         if self._reserved:
             files.cut(self.fd, self.segment.size_bytes)
-            self._reserved = False
+            self._reserved, self._reserved_end = False, 0
 
     def note(self, base_offset: int, position: int, timestamp: int) -> None:
         """Index a written batch if an entry is due."""
@@ -256,6 +264,7 @@ class SegmentWriter:
         self.builder.roll_back(self.segment)
         self._foresee()
         self._unmap_tail()  # a store into a part that is cut off would kill the process
+        self._reserved_end = 0
         files.cut(self.fd, position)
         # otherwise a power cut could bring back the last of several batches behind later ones
         files.sync_data(self.fd)
@@ -300,7 +309,7 @@ class SegmentWriter:
         fd = files.open_same(segment.path, segment.inode, os.O_RDWR)
         try:
             if self._config.preallocate:
-                self._reserved = True
+                self._reserved, self._reserved_end = True, self._config.segment_bytes
                 files.reserve(fd, self._config.segment_bytes)
             self._builder.wake()
         except (FileNotFoundError, ValueError):  # an index is gone or empty: rebuild it
@@ -344,6 +353,20 @@ class SegmentWriter:
         """
         self._unmap_tail()
         self._singles = 0
+
+    def reserve_ahead(self) -> None:
+        """If small syncs follow one another, reserve blocks for the next ones; go on if that fails."""
+        size = self.segment.size_bytes
+        self._syncs = self._syncs + 1 if size - self._synced_at <= _OFTEN_BYTES else 0
+        self._synced_at = size
+        end = min(size + _AHEAD_BYTES, self._segment_bytes)
+        due = self._syncs >= _SYNCS and size < end and self._reserved_end < min(size + _OFTEN_BYTES, end)
+        if due and self._may_reserve and self.fd != _RESTING:
+            self._reserved, self._reserved_end = True, end
+            try:
+                files.reserve_ahead(self.fd, size, end)
+            except OSError:  # pwrite() reports a full disk
+                self._may_reserve = False
 
     def another_handle(self) -> files.Descriptor:
         """Return another descriptor of the file, which stays valid when a roll closes ours."""

@@ -160,8 +160,8 @@ def test_a_write_that_the_kernel_splits_is_finished(
 
 
 CALLS = (
-    "write_at", "pwrite", "reserve", "map_tail", "map_writable", "remove", "replace", "cut", "link",
-    "map_file", "copy_start",
+    "write_at", "pwrite", "reserve", "reserve_ahead", "map_tail", "map_writable", "remove", "replace", "cut",
+    "link", "map_file", "copy_start",
 )  # fmt: skip
 
 

@@ -166,9 +166,11 @@ class StatePage:
 
     def keep(self) -> None:
         """Overwrite the older checkpoint with the present state."""
-        words = self._words
-        others = [sequence for sequence, _ in self._checkpoints()]  # another process may have written one
-        self._sequence = max([self._sequence, *others]) + 1
+        words, known = self._words, self._sequence
+        if (words[_SLOTS[known % 2] // 8], words[_SLOTS[1 - known % 2] // 8]) != (known, known - 1):
+            # another process has written one, or a bit has rotted
+            known = max([known, *(sequence for sequence, _ in self._checkpoints())])
+        self._sequence = known + 1
         slot = _SLOTS[self._sequence % 2]
         raw = _SLOT.pack(
             self._sequence, words[_START], words[_DURABLE],

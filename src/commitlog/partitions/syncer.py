@@ -31,6 +31,7 @@ class Syncer:
             state.check_writable()
             with state.lock:
                 unsynced = self.take_unsynced()
+                state.writer.reserve_ahead()
             self.sync_files(*unsynced)
 
     def sync_locked(self) -> None:

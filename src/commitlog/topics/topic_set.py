@@ -85,6 +85,7 @@ class TopicSet:
 
     def load(self) -> None:
         """Open every topic. The clean marker is removed first: from here on, a crash means recovery."""
+        self._bells = Bells.open(self._path, create=True)
         with self.mutex:
             self._clean = self._catalog.take_clean_marker()
             # crash: no marker -> the next open checks the log from its recovery points on
@@ -316,9 +317,9 @@ class TopicSet:
         return partition
 
     def _bell(self, topic: str, number: int) -> Bell | None:
-        """Return the bell of a partition; None while there is none: a writer makes them."""
-        if self._bells is None:
-            self._bells = Bells.open(self._path, create=self._mode != "r")
+        """Return the bell of a partition; None where there are none, or before a writer made them."""
+        if self._bells is None and self._mode == "r":
+            self._bells = Bells.open(self._path, create=False)
         return None if self._bells is None else self._bells.bell(topic, number)
 
     def _check_not_more(self, entry: TopicEntry) -> None:
