@@ -345,7 +345,7 @@ class SegmentWriter:
     @property
     def is_unlinked(self) -> bool:
         """Whether the file was removed: anything written to it is lost when it is closed."""
-        return self.fd != _RESTING and os.fstat(self.fd).st_nlink == 0
+        return self.fd != _RESTING and files.link_count(self.fd) == 0
 
     def make_way_for_sync(self) -> None:
         """Map no tail for a while: a store into a page under writeback may block, and with it every Python

@@ -176,3 +176,19 @@ def test_without_proc_nobody_is_refused_for_want_of_descriptors(monkeypatch: pyt
 
     monkeypatch.setattr(os, "listdir", missing)
     assert files.descriptors_left() == sys.maxsize
+
+
+@pytest.mark.parametrize("statx", ["as it is", "missing"])
+def test_the_names_of_a_file_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statx: str) -> None:
+    if statx == "missing":
+        monkeypatch.setattr(files, "_statx", None)
+    path = tmp_path / "file"
+    with files.Descriptor(os.open(path, os.O_CREAT | os.O_RDWR)) as fd:
+        assert files.link_count(fd) == 1
+        os.link(path, tmp_path / "another name")
+        assert files.link_count(fd) == 2
+        path.unlink()
+        (tmp_path / "another name").unlink()
+        assert files.link_count(fd) == 0
+    with pytest.raises(OSError, match="descriptor"):
+        files.link_count(-1)
