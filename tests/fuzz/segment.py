@@ -277,7 +277,7 @@ def _with_other_body(random: Random, one: bytearray) -> bytearray:
             raw_size, stored_size = COMPRESSED.unpack_from(body)
             raw = packing.decompress(body[8 : 8 + stored_size], min(raw_size, 1 << 16))
         raw = _mutated_body(random, raw)
-        stored = packing.compress(raw)
+        stored = packing.compress([raw])
         size = number(random, 4) if random.random() < 0.1 else len(raw)
         body = COMPRESSED.pack(size, len(stored)) + stored
     else:

@@ -96,7 +96,7 @@ def _forged(raw: bytearray, chance: random.Random) -> bytes:
         raw_size, stored_size = COMPRESSED.unpack_from(raw, body)
         inner = bytearray(compression.unpack(codec_id, raw[body + 8 : body + 8 + stored_size], raw_size))
         _change(inner, chance, 0)
-        packed = compression.get(codec_id).compress(inner)
+        packed = compression.get(codec_id).compress([inner])
         claimed = len(inner) if chance.random() < 0.9 else chance.choice(_NUMBERS)
         raw[body:] = COMPRESSED.pack(claimed, len(packed)) + packed
     else:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,15 +23,34 @@ def test_codec_numbers_are_kafkas() -> None:
 def test_what_is_compressed_comes_back(name: str, raw: bytes) -> None:
     chosen = compression.get(compression.IDS[name])
     for given in (raw, bytearray(raw), memoryview(raw)):
-        packed = chosen.compress(given)
+        packed = chosen.compress([given])
         assert chosen.decompress(packed, len(raw)) == raw
         assert chosen.decompress(memoryview(packed), len(raw)) == raw
 
 
 @pytest.mark.parametrize("name", COMPRESSING)
+@pytest.mark.parametrize(
+    "sizes", [(), (0,), (1, 0, 2_000), (600, 600, 600), (5_000, 1, 5_000), (200_000, 3_000)]
+)
+def test_pieces_come_back_as_one(name: str, sizes: tuple[int, ...]) -> None:
+    chance = random.Random(len(sizes))
+    pieces = [chance.randbytes(size) for size in sizes]
+    raw = b"".join(pieces)
+    codec_id = compression.IDS[name]
+    assert compression.unpack(codec_id, compression.get(codec_id).compress(pieces), len(raw)) == raw
+
+
+def test_columns_that_are_different_take_less_room_in_blocks_of_their_own() -> None:
+    chance, zstd = random.Random(1), compression.get(compression.IDS["zstd"])
+    digits = "".join(chance.choices("0123456789", k=10_000)).encode()
+    noise = chance.randbytes(20_000)
+    assert len(zstd.compress([digits, noise])) < 0.95 * len(zstd.compress([digits + noise]))
+
+
+@pytest.mark.parametrize("name", COMPRESSING)
 def test_only_what_was_packed_is_unpacked_with_nothing_behind_it(name: str) -> None:
     raw, codec_id = b"abc" * 1_000, compression.IDS[name]
-    packed = compression.get(codec_id).compress(raw)
+    packed = compression.get(codec_id).compress([raw])
     assert compression.unpack(codec_id, packed, len(raw)) == raw
     for stored, size in (
         (packed, len(raw) - 1),
@@ -52,7 +72,7 @@ def test_threads_may_share_a_codec(name: str) -> None:
 
     def there_and_back(number: int) -> bool:
         raw = b"%d" % number * 5_000
-        return chosen.decompress(chosen.compress(raw), len(raw)) == raw
+        return chosen.decompress(chosen.compress([raw]), len(raw)) == raw
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(there_and_back, range(60)))

@@ -314,7 +314,7 @@ def _lay_out(columns: Columns) -> list[Buffer]:
 
 def _compress(body: list[Buffer], size: int, flags: int) -> tuple[list[Buffer], int, int]:
     """Compress the body unless that would make it larger."""
-    packed = compression.get(flags & CODEC_MASK).compress(b"".join(body))
+    packed = compression.get(flags & CODEC_MASK).compress(body)
     if COMPRESSED.size + len(packed) >= size:
         return body, size, flags & ~CODEC_MASK
     return [COMPRESSED.pack(size, len(packed)), packed], COMPRESSED.size + len(packed), flags
