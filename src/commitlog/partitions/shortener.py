@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 
 from commitlog import files, retention
@@ -58,6 +59,11 @@ class Shortener:
 
     def _trim_to(self, offset: int) -> None:
         state = self._state
+        active = state.writer.segment.base_offset
+        if offset == state.next_offset and state.start_offset < active < offset:
+            # first: on a full disk the roll needs the room that this makes
+            self._trim_to(active)
+            state.trash.empty(time.monotonic())
         self._keep_published(offset)
         state.page.publish_start(offset)
         self._syncer.sync_page()
