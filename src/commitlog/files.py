@@ -122,7 +122,7 @@ def link_count(fd: int) -> int:
     found = ctypes.create_string_buffer(_STATX_BYTES)
     if _statx(fd, b"", _AT_EMPTY_PATH, _STATX_NLINK, found) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return int.from_bytes(found[_NLINK_BYTES], "little")
+    return int.from_bytes(found.raw[_NLINK_BYTES], "little")
 
 
 def start_writing(fd: int, start: int, end: int) -> None:

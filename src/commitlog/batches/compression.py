@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from commitlog.errors import MissingDependencyError
+from commitlog.record import Buffer
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 IDS = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
@@ -32,7 +33,7 @@ class Codec(NamedTuple):
     `most_expansion` is the largest number of bytes that one stored byte can expand to.
     """
 
-    compress: Callable[[Sequence[Bytes]], bytes]
+    compress: Callable[[Sequence[Buffer]], bytes]
     decompress: Callable[[Bytes, int], bytes]
     most_expansion: int
 
@@ -68,7 +69,7 @@ def _zstd() -> Codec:
     # zstandard's objects must not be used by two threads at once
     local = threading.local()
 
-    def compress(pieces: Sequence[Bytes]) -> bytes:
+    def compress(pieces: Sequence[Buffer]) -> bytes:
         if not hasattr(local, "compressor"):
             local.compressor = zstandard.ZstdCompressor(level=3)
         packer = local.compressor.compressobj(size=sum(map(len, pieces)))
@@ -96,7 +97,7 @@ def _zstd() -> Codec:
 def _gzip() -> Codec:
     gzip_window = 31  # zlib's number for "the largest window, with a gzip header"
 
-    def compress(pieces: Sequence[Bytes]) -> bytes:
+    def compress(pieces: Sequence[Buffer]) -> bytes:
         packer = zlib.compressobj(6, zlib.DEFLATED, gzip_window)
         return b"".join((*map(packer.compress, pieces), packer.flush()))
 
@@ -132,7 +133,7 @@ def _snappy() -> Codec:
             raise ValueError(f"not a snappy block of {raw_size} bytes")
         return bytes(snappy.decompress_raw(stored))
 
-    def compress(pieces: Sequence[Bytes]) -> bytes:
+    def compress(pieces: Sequence[Buffer]) -> bytes:
         return bytes(snappy.compress_raw(b"".join(pieces)))
 
     return Codec(compress, decompress, 22)  # 64 bytes for 3
