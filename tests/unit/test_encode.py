@@ -8,7 +8,9 @@ import pytest
 from helpers import CODECS, decoded, encoded, gappy
 
 from commitlog import InvalidRecordError, RecordTooLargeError, TopicConfig
-from commitlog.batches.encode import Rules, encode, reencode
+from commitlog.batches.columns import pack_bytes
+from commitlog.batches.encode import Columns, Rules, assemble, encode, reencode
+from commitlog.batches.format import NO_PRODUCER
 from commitlog.config import CompressionType
 
 PLAIN = Rules(TopicConfig())
@@ -217,3 +219,20 @@ def test_a_batch_with_gaps_encoded_again_keeps_its_gaps() -> None:
         part = decoded(reencode(whole.slice(100, end), end - 100), 100)
         assert [record.offset for record in part.records()] == left
         assert part.header.next_offset == end
+
+
+@pytest.mark.parametrize("producer", [NO_PRODUCER, (77, 3, 12)])
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize("time", [0, 5, (1 << 63) - 1])
+def test_a_record_alone_is_encoded_as_a_column_of_one_row_would_be(
+    producer: tuple[int, int, int], kind: Any, time: int
+) -> None:
+    rules = Rules(TopicConfig(message_timestamp_type=kind))
+    for value in (None, b"", b"value" * 20):
+        for key in (None, b"", b"key"):
+            (batch,) = encode([value], [key], None, [time], rules, time, producer)
+            keys = pack_bytes([key], "key")
+            columns = Columns(keys=keys, values=pack_bytes([value], "value"))
+            expected = assemble(columns, 1, time, rules.flags, producer=producer)
+            assert b"".join(batch.stamped(9, 2)) == b"".join(expected.stamped(9, 2))
+            assert batch[2:] == expected[2:]
