@@ -77,6 +77,8 @@ class Curve:
     def ahead(self) -> str:
         """Name every peer that is better than commitlog, and where."""
         parts = []
+        if OURS not in self.series:  # a curve of our own operations
+            return ""
         for name, amounts in self.series.items():
             where = [x for x, other, our in zip(self.table()[0][1:], amounts, self.series[OURS], strict=True)
                      if self._better(other, our)]  # fmt: skip

@@ -2,7 +2,8 @@
 
 * `python benchmarks/run.py`: everything, about half an hour and 12 GB of disk;
 * `python benchmarks/run.py --quick`: small data, a few minutes; the noise is larger;
-* `python benchmarks/run.py --rows records,append_one`: only these; `--rows curves`: those with curves.
+* `python benchmarks/run.py --rows records,append_one`: only these; `--rows curves`: those with curves of
+  engines; `--rows growth_curves`: those that show how our own cost grows.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group | Curve]]] = {
     "replication": replicating.replication,
     "cluster_rules": cluster_rules.cluster_rules,
     **CURVES,
+    **growth.CURVES,
     "spark_read": spark_read.spark_read,
     "spark_write": spark_write.spark_write,
 }
@@ -99,8 +101,9 @@ def arguments() -> argparse.Namespace:
 
 
 def names_of(rows: str) -> list[str]:
-    """Read the list of rows, in which "curves" stands for all curves."""
-    names = [list(CURVES) if name == "curves" else [name] for name in rows.split(",")]
+    """Read the list of rows, in which "curves" and "growth_curves" stand for several."""
+    several = {"curves": list(CURVES), "growth_curves": list(growth.CURVES)}
+    names = [several.get(name, [name]) for name in rows.split(",")]
     return [name for part in names for name in part]
 
 
