@@ -96,7 +96,7 @@ POINTS = Path(__file__).with_name("growth_points.py")
 KINDS: dict[str, tuple[str, list[int], list[int]]] = {  # what grows, and how far: full and quick
     "partitions": ("partitions of a log", [1, 10, 100, 1_000, 10_000], [1, 10, 100, 1_000]),
     "groups": ("groups of a log", [1, 10, 100, 1_000, 10_000], [1, 10, 100, 1_000]),
-    "members": ("members of a group", [1, 4, 16, 64, 256], [1, 4, 16]),
+    "members": ("members of a group", [1, 4, 16, 64, 128], [1, 4, 16]),
     "segments": ("segments of a partition", [1, 10, 100, 1_000, 10_000], [1, 10, 100, 1_000]),
     "record_size": ("bytes a value", [10, 100, 1_000, 10_000, 100_000, 1_000_000], [10, 1_000, 100_000]),
     "batch_size": ("records a batch", [1, 10, 100, 1_000, 10_000, 100_000], [1, 10, 100, 1_000, 10_000]),

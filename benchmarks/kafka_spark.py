@@ -28,6 +28,7 @@ WRITER = {
     "kafka.linger.ms": "20",
     "kafka.buffer.memory": str(128 << 20),
 }
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 SMALL = 1_000
 WARM_UP = 2  # rounds that are not counted: the JVM compiles what it runs
 
@@ -44,7 +45,12 @@ class Session:
         if find_spec("pyspark") is None:
             raise NotMeasuredError("pyspark is not installed")
         if self._spark is None:
-            settings = {}
+            from commitlog.spark import FAST_CONF
+
+            options = (
+                f"{FAST_CONF[JAVA_OPTIONS]} -Djava.io.tmpdir={self._run.bench.root}"  # removed at the end
+            )
+            settings = {JAVA_OPTIONS: options}
             if self._run.node is not None:
                 import pyspark
 
