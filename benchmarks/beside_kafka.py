@@ -30,7 +30,7 @@ import kafka_spark
 from bench import Bench
 from kafka_node import NotMeasuredError
 from kafka_spark import Session
-from kafka_turns import COLUMNS, Row, Run, heading, markdown, not_measured
+from kafka_turns import COLUMNS, Row, Run, end_children, heading, markdown, not_measured
 from report import machine
 
 import commitlog
@@ -110,6 +110,7 @@ def main() -> None:
                 prefix="commitlog-beside-kafka-", dir=options.dir, ignore_cleanup_errors=True
             )
         )
+        stack.callback(end_children)  # what an interrupt has left
         run = started(options, Path(root), stack)
         session = Session(run, options.cache)
         stack.callback(session.end)

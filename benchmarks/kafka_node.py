@@ -181,7 +181,7 @@ def running(jars: Path, folder: Path) -> Iterator[Node]:
     properties.write_text(server_properties(address, controller, folder / "data"))
     classes = ["-cp", f"{jars}/*"]
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    formatting = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+    formatting = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties)]
     done = subprocess.run([java, *classes, *formatting], capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotMeasuredError(f"Kafka did not format its folder: {done.stderr.strip()[-200:]}")
