@@ -17,8 +17,9 @@ import compaction
 import data
 import engine
 from data import Batch
-from kafka_turns import DEFAULT, OURS, TUNED, Content, Row, Run, Taken, check, content_of
+from kafka_turns import DEFAULT, TUNED, Content, Row, Run, Taken, check, content_of
 from limits import child
+from report import OURS
 
 import commitlog
 
@@ -116,7 +117,9 @@ def connected(run: Run, topic: str, settings: Mapping[str, Any]) -> Any:
     return producer
 
 
-def produce_all(producer: Any, topic: str, pairs: Iterable[tuple[bytes, bytes]], **more: Any) -> None:
+def produce_all(
+    producer: Any, topic: str, pairs: Iterable[tuple[bytes | None, bytes | None]], **more: Any
+) -> None:
     produce = producer.produce
     for key, value in pairs:
         while True:
@@ -165,7 +168,7 @@ def consumer(run: Run, settings: Mapping[str, Any]) -> Any:
     from confluent_kafka import Consumer
 
     own = {"group.id": "benchmark", "enable.auto.commit": False, "auto.offset.reset": "error"}
-    return Consumer(run.kafka.client(own | settings))
+    return Consumer(run.kafka.client({**own, **settings}))
 
 
 # --- consume -------------------------------------------------------------------------------------

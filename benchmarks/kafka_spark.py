@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any
 import kafka_clients
 import spark_read
 from kafka_node import NotMeasuredError, connector_jars
-from kafka_turns import DEFAULT, OURS, TUNED, Row, Run, Taken, check
+from kafka_turns import DEFAULT, TUNED, Row, Run, Taken, check
+from report import OURS
 from spark_read import PARTITIONS
 from spark_write import create
 
@@ -159,7 +160,7 @@ def names_of(run: Run) -> list[str]:
     return list(run.contenders(OURS, TUNED, DEFAULT))
 
 
-def in_turns(run: Run, work: Any) -> dict[str, list[Taken]]:
+def in_turns(run: Run, work: Callable[[str], object]) -> dict[str, list[Taken]]:
     """Time work(name) of each engine."""
     contenders = {name: partial(run.taken, partial(work, name), kafka=name != OURS) for name in names_of(run)}
     return run.in_turns(contenders, 1 if run.quick else WARM_UP)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -158,7 +158,7 @@ class Run:
         found = {OURS: ours}
         return found if self.node is None else found | {TUNED: tuned, DEFAULT: default}
 
-    def in_turns(self, contenders: dict[str, Callable[[], T]], warm_up: int = 0) -> dict[str, list[T]]:
+    def in_turns(self, contenders: Mapping[str, Callable[[], T]], warm_up: int = 0) -> dict[str, list[T]]:
         """Run every contender once a round, starting with another one each time; drop the first rounds."""
         found: dict[str, list[T]] = {name: [] for name in contenders}
         names = list(contenders)

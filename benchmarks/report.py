@@ -61,7 +61,7 @@ class Curve:
 
     def table(self) -> list[list[str]]:
         """Return a row for each engine, below a row with the sizes."""
-        rows = [[self.x_label, *(x if isinstance(x, str) else f"{x:,g}" for x in self.xs)]]
+        rows = [[self.x_label, *(x if isinstance(x, str) else f"{x:,.9g}" for x in self.xs)]]
         rows += [
             [name, *("" if amount is None else human(amount) for amount in amounts)]
             for name, amounts in self.series.items()

@@ -198,6 +198,6 @@ def test_processor_time_of_a_round_in_which_a_process_ended_is_dropped(
 def test_the_page_shows_every_picture() -> None:
     docs = BENCHMARKS.parent / "docs"
     page = (docs / "performance.md").read_text()
-    for name in [*CURVES, "comparison"]:
+    for name in [*CURVES, *GROWTH, "comparison"]:
         assert f"](images/performance/{name}.svg)" in page
         assert (docs / "images" / "performance" / f"{name}.svg").is_file()
