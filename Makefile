@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check docs bench fuzz soak test-spark-versions clean
+.PHONY: demo test check docs bench bench-kafka growth fuzz soak test-spark-versions clean
 
 # The first two programs need the library alone, so they run before Spark is installed.
 demo: $(CORE)
@@ -40,6 +40,16 @@ docs: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py --json benchmarks/results/latest.json
 	$(BIN)/python benchmarks/plots.py benchmarks/results/latest.json docs/images/performance
+
+# Beside a real Kafka, which Maven fetches; about an hour, on a quiet machine. In small: make FORM=--quick bench-kafka
+bench-kafka: $(READY)
+	$(BIN)/python benchmarks/beside_kafka.py $(FORM) --json benchmarks/results/beside_kafka.json
+
+# How our own cost grows with partitions, groups, members, segments and sizes: tables and pictures.
+growth: $(READY)
+	$(BIN)/python benchmarks/run.py $(FORM) --rows growth,growth_curves --json benchmarks/results/growth.json
+	$(BIN)/python benchmarks/plots.py benchmarks/results/growth.json docs/images/performance
+	$(BIN)/python benchmarks/plots.py --markdown benchmarks/results/growth.json
 
 # The long forms of the tests that have one; prints the table of docs/guarantees.md. A part of it: make LONG=tests/jepsen soak
 LONG := tests/jepsen tests/crash tests/property tests/unit/test_recovery.py tests/spark/test_pipeline.py \

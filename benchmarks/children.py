@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
+from time import monotonic_ns
 
 import data
 import engine
@@ -120,6 +121,24 @@ def receive(path: str, count: str) -> None:
         print(json.dumps(clients.receive(consumer, int(count))))
 
 
+def receive_from_kafka(address: str, topic: str, count: str) -> None:
+    """Receive records of Kafka that hold the time when they were sent; print how long each took."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "latency", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.poll(0.1)
+    print("ready", flush=True)
+    taken: list[int] = []
+    while len(taken) < int(count):
+        message = consumer.poll(1)
+        now = monotonic_ns()
+        if message is not None and message.error() is None:
+            taken.append(now - int(message.value()))
+    consumer.close()
+    print(json.dumps(taken))
+
+
 def pool() -> list[data.Batch]:
     """Make batches of a megabyte: 1,000-byte values."""
     return data.make("pool", 16_000, 1000, 1000, batch_records=1000).batches
@@ -168,6 +187,7 @@ if __name__ == "__main__":
         "scan": scan_and_watch,
         "compact": compact_and_watch,
         "receive": receive,
+        "receive-from-kafka": receive_from_kafka,
         "fill": fill_until_killed,
         "grow": grow_and_watch,
     }

@@ -1,17 +1,24 @@
-"""The row that shows how cost grows with the log: get by logarithm at most, append not at all."""
+"""The rows that show how cost grows: with the log, with partitions, groups, members, segments, and sizes."""
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import log2
+from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
 
 import data
 import engine
 from bench import Bench
-from report import Group, Line
+from curves import joined, rounds
+from growth_points import DESCRIPTORS, MEMORY, OPEN_FILES
+from report import Curve, Group, Line
 
 import commitlog
 
@@ -81,3 +88,48 @@ def append_latency(partition: commitlog.Partition) -> float:
         append(value, key=key)
         taken.append(perf_counter_ns() - start)
     return median(taken) / 1000
+
+
+# --- curves --------------------------------------------------------------------------------------
+
+POINTS = Path(__file__).with_name("growth_points.py")
+KINDS: dict[str, tuple[str, list[int], list[int]]] = {  # what grows, and how far: full and quick
+    "partitions": ("partitions of a log", [1, 10, 100, 1_000, 10_000], [1, 10, 100, 1_000]),
+    "groups": ("groups of a log", [1, 10, 100, 1_000, 10_000], [1, 10, 100, 1_000]),
+    "members": ("members of a group", [1, 4, 16, 64, 128], [1, 4, 16]),
+    "segments": ("segments of a partition", [1, 10, 100, 1_000, 10_000], [1, 10, 100, 1_000]),
+    "record_size": ("bytes a value", [10, 100, 1_000, 10_000, 100_000, 1_000_000], [10, 1_000, 100_000]),
+    "batch_size": ("records a batch", [1, 10, 100, 1_000, 10_000, 100_000], [1, 10, 100, 1_000, 10_000]),
+}
+TINY = 10  # the largest number of anything, where it is only shown that curves can run
+
+
+def curves_of(kind: str, bench: Bench) -> Iterator[Curve]:
+    """Measure what operations take at each size, in a process of its own; the best round counts."""
+    label, full, quick = KINDS[kind]
+    sizes = [size for size in quick if size <= TINY] if bench.tiny else quick if bench.quick else full
+    points: dict[int, dict[str, float]] = {}
+    for _ in range(rounds(bench)):
+        for size in sizes:
+            found = measured(bench, kind, size)
+            known = points.get(size, found)
+            points[size] = {name: min(amount, known[name]) for name, amount in found.items()}
+    series = joined(points.values())
+    kept = {name: series.pop(name) for name in (MEMORY, OPEN_FILES)}
+    note = f"Processor time, the system's included, in a process that may open {DESCRIPTORS:,} files."
+    row = f"growth_{kind}"
+    yield Curve(row, f"cost by {label}", label, "microseconds", list(sizes), series, "least", note=note)
+    yield Curve(row, f"kept by {label}", label, "KiB or number", list(sizes), kept, "least")
+
+
+def measured(bench: Bench, kind: str, size: int) -> dict[str, float]:
+    with bench.scratch(kind) as path:
+        command = [sys.executable, str(POINTS), kind, str(path), str(size)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+CURVES: dict[str, Callable[[Bench], Iterator[Curve]]] = {
+    f"growth_{kind}": partial(curves_of, kind) for kind in KINDS
+}

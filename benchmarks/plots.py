@@ -18,7 +18,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-from report import COLUMNS, Curve, Group, Line, human
+from report import COLUMNS, OURS, Curve, Group, Line, human
 
 # An engine has one colour and one mark everywhere; they differ in lightness, too.
 STYLES = {
@@ -29,6 +29,8 @@ STYLES = {
     "RocksDB": ("#8e5bbf", "D"),
 }
 OTHER = ("#777777", "x")
+# Curves of our own operations have no engines: a colour and a mark by position.
+OPERATIONS = list(zip(matplotlib.colormaps["tab10"].colors, "os^vD<>Pph", strict=True))
 INK, FAINT = "#222222", "#dddddd"
 COMPARED = [
     ("append_many", 1), ("append_one", 0), ("producer", 0), ("records", 0), ("values", 0), ("overhead", 0)
@@ -88,9 +90,10 @@ def draw_curves(curves: list[Curve], path: Path) -> None:
 
 def draw_lines(axes: Axes, curve: Curve) -> None:
     places = list(range(len(curve.xs))) if curve.x_scale == "even" else [float(x) for x in curve.xs]
-    for name, amounts in curve.series.items():
-        colour, mark = style_of(name)
-        ours, variant = name == "commitlog", name not in STYLES
+    compares = OURS in curve.series
+    for number, (name, amounts) in enumerate(curve.series.items()):
+        colour, mark = style_of(name) if compares else OPERATIONS[number % len(OPERATIONS)]
+        ours, variant = name == OURS, compares and name not in STYLES
         axes.plot(
             places, [float("nan") if amount is None else amount for amount in amounts],
             color=colour, marker=mark, markersize=5.5 if ours else 4.5, linewidth=2.4 if ours else 1.5,

@@ -61,7 +61,7 @@ class Curve:
 
     def table(self) -> list[list[str]]:
         """Return a row for each engine, below a row with the sizes."""
-        rows = [[self.x_label, *(x if isinstance(x, str) else f"{x:,g}" for x in self.xs)]]
+        rows = [[self.x_label, *(x if isinstance(x, str) else f"{x:,.9g}" for x in self.xs)]]
         rows += [
             [name, *("" if amount is None else human(amount) for amount in amounts)]
             for name, amounts in self.series.items()
@@ -77,6 +77,8 @@ class Curve:
     def ahead(self) -> str:
         """Name every peer that is better than commitlog, and where."""
         parts = []
+        if OURS not in self.series:  # a curve of our own operations
+            return ""
         for name, amounts in self.series.items():
             where = [x for x, other, our in zip(self.table()[0][1:], amounts, self.series[OURS], strict=True)
                      if self._better(other, our)]  # fmt: skip

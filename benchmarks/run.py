@@ -1,8 +1,9 @@
 """Measure commitlog beside SQLite, LMDB and RocksDB on the same data in the same run, and print tables.
 
-* `python benchmarks/run.py`: everything, about half an hour and 12 GB of disk;
+* `python benchmarks/run.py`: everything but the curves of growth, about half an hour and 12 GB of disk;
 * `python benchmarks/run.py --quick`: small data, a few minutes; the noise is larger;
-* `python benchmarks/run.py --rows records,append_one`: only these; `--rows curves`: those with curves.
+* `python benchmarks/run.py --rows records,append_one`: only these; `--rows curves`: those with curves of
+  engines; `--rows growth_curves`: those that show how our own cost grows.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group | Curve]]] = {
     "replication": replicating.replication,
     "cluster_rules": cluster_rules.cluster_rules,
     **CURVES,
+    **growth.CURVES,
     "spark_read": spark_read.spark_read,
     "spark_write": spark_write.spark_write,
 }
@@ -91,7 +93,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results as JSON")
     parser.add_argument("--dir", metavar="PATH", type=Path, help="put the data below this directory")
     options = parser.parse_args()
-    options.names = names_of(options.rows) if options.rows else list(ROWS)
+    usual = [name for name in ROWS if name not in growth.CURVES]
+    options.names = names_of(options.rows) if options.rows else usual
     unknown = [name for name in options.names if name not in ROWS]
     if unknown:
         parser.error(f"no row {unknown[0]!r}; there are {', '.join(ROWS)}")
@@ -99,8 +102,9 @@ def arguments() -> argparse.Namespace:
 
 
 def names_of(rows: str) -> list[str]:
-    """Read the list of rows, in which "curves" stands for all curves."""
-    names = [list(CURVES) if name == "curves" else [name] for name in rows.split(",")]
+    """Read the list of rows, in which "curves" and "growth_curves" stand for several."""
+    several = {"curves": list(CURVES), "growth_curves": list(growth.CURVES)}
+    names = [several.get(name, [name]) for name in rows.split(",")]
     return [name for part in names for name in part]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -42,19 +42,20 @@ def spark_read(bench: Bench) -> Iterator[Group]:
         yield share(bench, log, records)
 
 
-def fill(path: Path, records: int) -> None:
+def fill(path: Path, records: int, partitions: int = PARTITIONS, batch_records: int = BATCH_RECORDS) -> None:
     chance = random.Random(1)
     pool = chance.randbytes(1 << 20)
     with commitlog.open(path) as log:
-        topic = log.create_topic("t", PARTITIONS, commitlog.TopicConfig(**engine.WRITTEN))
-        for number in range(records // BATCH_RECORDS):
-            keys = [b"%010d" % chance.randrange(KEYS) for _ in range(BATCH_RECORDS)]
-            starts = np.random.default_rng(number).integers(0, len(pool) - 90, BATCH_RECORDS).tolist()
+        topic = log.create_topic("t", partitions, commitlog.TopicConfig(**engine.WRITTEN))
+        for number, first in enumerate(range(0, records, batch_records)):
+            count = min(batch_records, records - first)
+            keys = [b"%010d" % chance.randrange(KEYS) for _ in range(count)]
+            starts = np.random.default_rng(number).integers(0, len(pool) - 90, count).tolist()
             table = {"key": keys, "value": [pool[at : at + 90] for at in starts]}
-            topic.partition(number % PARTITIONS).append_arrow(pa.record_batch(table))
+            topic.partition(number % partitions).append_arrow(pa.record_batch(table))
 
 
-def session(bench: Bench) -> Any:
+def session(bench: Bench, more: Mapping[str, str] | None = None) -> Any:
     from pyspark.sql import SparkSession
     from spark_floor import Floor
 
@@ -71,6 +72,7 @@ def session(bench: Bench) -> Any:
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **(more or {}),
     }
     builder = SparkSession.builder.master("local[2]")
     for name, value in settings.items():

@@ -40,7 +40,7 @@ NOT_RUN = {
     r"make docs": "test_site.py builds the site",
     r"python -m build": "test_wheel.py builds the wheel",
     r"python tools/configuration\.py": "test_site.py compares what it would write",
-    r"(make bench|python benchmarks/\w+\.py).*": "measures for minutes",
+    r"(make (FORM=\S+ )?(bench|bench-kafka|growth)|python benchmarks/\w+\.py).*": "measures for minutes",
     r"python -m commitlog": "tests/cli runs the command so",
     r"commitlog ui .*": "serves until it is ended; tests/ui runs it",
     r"python tools/screenshots\.py": "makes the pictures of docs/ui.md anew",
