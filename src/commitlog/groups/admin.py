@@ -17,7 +17,7 @@ from commitlog.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
-from commitlog.groups.directory import GroupDirectory, known_groups
+from commitlog.groups.directory import GroupDirectory, is_known_group, known_groups
 from commitlog.groups.member import CountPartitions, GroupMember, remove_expired
 from commitlog.groups.offsets import TOPIC, GroupOffsets, OffsetAndMetadata
 from commitlog.partition import Partition
@@ -208,7 +208,8 @@ class Groups:
                 self.offsets().forget(group_id, gone)
 
     def _known(self, group_id: str) -> GroupDirectory:
-        if group_id not in self.names():
+        commits = isinstance(group_id, str) and self._count([TOPIC]) and self.offsets().committed(group_id)
+        if not commits and not is_known_group(self._path, group_id):
             raise UnknownGroupError(group_id)
         return GroupDirectory(self._path, group_id)
 

@@ -99,6 +99,14 @@ def file_name(group_id: str) -> str:
     return name
 
 
+def is_known_group(log_path: str, group_id: str) -> bool:
+    """Say whether a group has, or had, members."""
+    try:
+        return os.path.exists(os.path.join(log_path, FOLDER, file_name(group_id) + _STATE))
+    except ConfigError:
+        return False
+
+
 def known_groups(log_path: str) -> set[str]:
     """Return the groups that have, or had, members."""
     try:
