@@ -83,19 +83,21 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    """Import the engine, and numpy with it, when a name of it is first used."""
-    if name in __all__:
-        found = getattr(import_module("commitlog.api"), name)
-    else:
-        try:
-            found = import_module(f"commitlog.{name}")
-        except ModuleNotFoundError as problem:
-            if problem.name != f"commitlog.{name}":
-                raise
-            raise AttributeError(f"module 'commitlog' has no attribute {name!r}") from None
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # or a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        """Import the engine, and numpy with it, when one of its names is first used."""
+        if name in __all__:
+            found = getattr(import_module("commitlog.api"), name)
+        else:
+            try:
+                found = import_module(f"commitlog.{name}")
+            except ModuleNotFoundError as problem:
+                if not f"commitlog.{name}".startswith(problem.name or "?"):
+                    raise
+                raise AttributeError(f"module 'commitlog' has no attribute {name!r}") from None
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

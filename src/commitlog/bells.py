@@ -1,8 +1,8 @@
 """Bells: how a writer wakes readers in other processes.
 
 A reader that waits for records sets the flag of a bell and sleeps; a writer that finds the flag set after an
-append clears it and wakes all who sleep. Nobody sleeps long: a reader whose bell is not rung, because the
-writer died or the file was lost, looks again by itself.
+append clears it and wakes every sleeping reader. No reader sleeps longer than LONGEST_SLEEP: one whose bell
+is not rung, because the writer died or the file was lost, looks again by itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from commitlog.tasks import Signal
 NAME = ".bells"
 SIZE_BYTES = 4096
 LONGEST_SLEEP = 0.02  # seconds
-# A reader woken for another partition pauses before it listens again: each append there would wake it.
-PAUSE = 0.001
+# A reader woken for another partition pauses before it listens again, longer each time: otherwise each append
+# there would wake it.
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.005
 _BELLS = futex.MOST_WORDS - 8  # one thread can wait for all of them, and for a word of its own
 _BELL_BYTES = 8  # two 32-bit words: whether a reader waits, and a number that each ring changes
 
@@ -39,7 +40,7 @@ class Bell:
     def ring(self) -> None:
         """Wake the readers that wait; what they wait for has been published."""
         self._page[0] = 0
-        self._page[1] = time.monotonic_ns() & 0xFFFF_FFFF  # a number that no other process chooses
+        self._page[1] = time.monotonic_ns() & 0xFFFF_FFFF  # differs from the last value
         futex.wake(self._address)
 
     def listen(self) -> tuple[int, int]:
@@ -50,7 +51,7 @@ class Bell:
 
 
 class Bells:
-    """The bells of a log, in a file that means nothing once nobody has it open."""
+    """The bells of a log, in a file whose contents matter only while a process has it open."""
 
     def __init__(self, page: mmap.mmap) -> None:
         self._keeper = ctypes.c_char.from_buffer(page)  # the page stays where it is
@@ -68,7 +69,7 @@ class Bells:
         return None
 
     def bell(self, topic: str, partition: int) -> Bell:
-        """Return a partition's bell. Partitions of one topic share it only if they are many."""
+        """Return a partition's bell. Those of one topic share a bell only if there are fewer bells."""
         return self._bells[(crc32c(topic.encode()) + partition) % _BELLS]
 
 
@@ -84,9 +85,9 @@ class Listener(Signal):
         """End the next wait if `bell` is rung from now on."""
         self._heard[bell] = bell.listen()
 
-    def ignore(self, bell: Bell) -> None:
-        """Listen to `bell` no more."""
-        self._heard.pop(bell, None)
+    def ignore_bells(self) -> None:
+        """Stop listening to bells."""
+        self._heard.clear()
 
     def set(self) -> None:
         """Wake all waiting threads."""
@@ -101,7 +102,9 @@ class Listener(Signal):
         super().clear()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the signal is set or a bell is rung; False after `timeout` seconds or a short while."""
+        """Wait until the signal is set or a bell is rung; False after `timeout` seconds, and after
+        LONGEST_SLEEP at the latest.
+        """
         if not self._heard or self.is_set():
             return super().wait(timeout)
         words = [(ctypes.addressof(self._own), 0), *self._heard.values()]

@@ -15,7 +15,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from struct import Struct
 
 from commitlog.record import Buffer
@@ -114,15 +114,13 @@ def sync_data(fd: int) -> None:
 def link_count(fd: int) -> int:
     """Return the number of names of a file, without asking for its times.
 
-    After fstat(), which asks for them, each write has to store another time, and a sync to wait for that:
-    measured, 95 us instead of 65.
+    After fstat(), which asks for them, each write also stores a new timestamp, and the next sync waits for
+    it: measured, 95 us instead of 65.
     """
-    if _statx is None:
-        return os.fstat(fd).st_nlink
     found = ctypes.create_string_buffer(_STATX_BYTES)
-    if _statx(fd, b"", _AT_EMPTY_PATH, _STATX_NLINK, found) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return int.from_bytes(found.raw[_NLINK_BYTES], "little")
+    if _statx is None or _statx(fd, b"", _AT_EMPTY_PATH, _STATX_NLINK, found) != 0:
+        return os.fstat(fd).st_nlink
+    return int.from_bytes(found.raw[_NLINK_BYTES], sys.byteorder)
 
 
 def start_writing(fd: int, start: int, end: int) -> None:
@@ -245,6 +243,7 @@ def map_tail(fd: int, start: int, end: int) -> mmap.mmap:
     return mmap.mmap(fd, end - start, offset=start)
 
 
+@cache
 def _file_system(device: int) -> str | None:
     """Return the type of a mounted file system, None if it is not known."""
     number = f"{os.major(device)}:{os.minor(device)}"

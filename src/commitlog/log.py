@@ -404,6 +404,7 @@ class CommitLog:
             if not closed:
                 self._close_all()
         finally:
+            self._topics.let_go_of_bells()
             if self._lock is not None:
                 # Ctrl-C may have left a partition open, and nothing may be written without the lock
                 abandon(self._topics.partitions())

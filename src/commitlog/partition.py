@@ -215,7 +215,7 @@ class Partition(LogReader):
         self._state.wake_flusher = wake
 
     def ring_with(self, bell: Callable[[], Bell | None]) -> None:
-        """Wake readers in other processes by the bell that this returns; they wait for it."""
+        """Wake readers in other processes with the bell that `bell()` returns, which they listen to."""
         if self.writable:
             self._state.ring_with(bell())
         if isinstance(self._log_source, PageSource):
@@ -523,6 +523,7 @@ class Partition(LogReader):
                 with self._state.access.compaction_lock:
                     self._close()
         finally:
+            self.ring_with(lambda: None)
             if isinstance(self._log_source, PageSource):
                 self._log_source.close()
 

@@ -25,8 +25,8 @@ _SINGLES = 1024  # after this many small single batches in a row without a sync 
 _SMALL_BYTES = 1024  # of a batch; measured: above, page faults cost more than pwrite()
 _RESTING = -2  # for a descriptor: wake() opens the file again
 _LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 64 * 1024, 1024 * 1024
-# After this many syncs in a row, each of at most so many bytes, blocks are reserved ahead. Measured: a sync
-# that need not store the size of the file takes 70 us instead of 98.
+# After _SYNCS syncs in a row, each of at most _OFTEN_BYTES, blocks are reserved ahead. Measured: a sync that
+# need not store the size of the file takes 70 us instead of 98.
 _SYNCS, _OFTEN_BYTES, _AHEAD_BYTES = 16, 8 * 1024, 64 * 1024
 
 

@@ -131,6 +131,13 @@ def test_without_room_to_reserve_appends_go_on_and_nobody_asks_again_before_the_
         check_records(partition, 0, 2 * END)
 
 
+def test_a_log_that_is_shared_reserves_nothing(tmp_path: Path) -> None:
+    """Another process may seal the file, and does not know of blocks behind the last record."""
+    with commitlog.open(tmp_path / "log", mode="shared") as log:
+        partition = synced(log)
+        assert file_size(tmp_path / "log") == partition.size_bytes
+
+
 def test_where_blocks_are_not_overwritten_in_place_nothing_is_reserved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,13 +7,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from helpers import wait_until
 
 import commitlog
-from commitlog import futex
+from commitlog import bells, futex
 from commitlog.bells import NAME, SIZE_BYTES, Bell, Bells, Listener
+from commitlog.tasks import Signal
 from commitlog.topics.topic_set import Mode
 
 pytestmark = pytest.mark.skipif(not futex.is_supported(), reason="needs futex_waitv, of Linux 5.16")
@@ -122,17 +126,94 @@ def test_a_writer_knows_whether_a_reader_waits(tmp_path: Path) -> None:
     assert not bell.waited_for[0]
 
 
-def test_a_signal_of_another_thread_ends_a_wait_for_bells(tmp_path: Path) -> None:
-    listener = Listener()
+def test_a_signal_of_another_thread_ends_a_wait_for_bells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bells, "LONGEST_SLEEP", 600)  # nothing else ends the wait before the test gives up
+    listener, woken = Listener(), []
     listener.hear(new_bell(tmp_path))
-    thread = threading.Thread(target=listener.set)
-    thread.start()
-    while not listener.wait():
-        pass
-    thread.join()
+    waiting = threading.Thread(target=lambda: woken.append(listener.wait()), daemon=True)
+    waiting.start()
+    listener.set()
+    waiting.join(60)
+    assert woken == [True]
     assert listener.is_set() and listener.wait(0)
     listener.clear()
     assert not listener.wait(0)
+
+
+def test_a_reader_reads_the_word_before_it_sets_the_flag(tmp_path: Path) -> None:
+    """A bell rung in between changes the word that the reader will wait for."""
+
+    class Words(list[int]):
+        steps: ClassVar[list[str]] = []
+
+        def __getitem__(self, number: Any) -> Any:
+            self.steps.append(f"read {number}")
+            return super().__getitem__(number)
+
+        def __setitem__(self, number: Any, value: Any) -> None:
+            self.steps.append(f"write {number}")
+            super().__setitem__(number, value)
+
+    bell = new_bell(tmp_path)
+    bell._page = Words([0, 7])  # type: ignore[assignment]
+    assert bell.listen()[1] == 7
+    assert Words.steps == ["read 1", "write 0"]
+
+
+def test_what_is_appended_just_before_a_reader_listens_is_seen(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> bool:
+        raise AssertionError("it waits, though the record is there")
+
+    with commitlog.open(path) as log, commitlog.open(path, mode="r") as reader:
+        partition = reader.topic("orders").partition(0)
+        source = partition._log_source
+        watch = source.watch
+        monkeypatch.setattr(Listener, "wait", never)
+
+        def late(signal: Signal) -> bool:
+            log.topic("orders").append(b"one", partition=0)
+            return watch(signal)
+
+        monkeypatch.setattr(source, "watch", late)
+        assert partition.wait_for(0, timeout=60)
+
+
+def test_a_consumer_that_waits_is_woken(path: Path) -> None:
+    with commitlog.open(path) as log, commitlog.open(path, mode="r") as reader:
+        writing = log.topic("orders").partition(0)
+        with reader.consumer("orders") as consumer, ThreadPoolExecutor(1) as pool:
+            polled = pool.submit(consumer.poll, 60)
+            wait_until(lambda: writing._state.waited_for[0])
+            writing.append(b"one")
+            assert [record.value for some in polled.result().values() for record in some] == [b"one"]
+            assert not writing._state.waited_for[0] or consumer.position(("orders", 0)) == 1
+
+
+def test_readers_of_a_replicated_partition_are_woken_by_the_high_watermark(path: Path) -> None:
+    with commitlog.open(path) as log, commitlog.open(path, mode="r") as reader:
+        writing, listener = log.topic("orders").partition(0), Listener()
+        writing.lead(1)
+        reading = reader.topic("orders").partition(0)
+        assert reading.watch(listener)
+        writing.append(b"one")
+        assert not listener.wait(0)
+        writing.set_high_watermark(1)
+        assert listener.wait(0)
+
+
+def test_a_closed_log_lets_go_of_the_file(path: Path) -> None:
+    def mapped() -> bool:
+        return f"{path}/{NAME}" in Path("/proc/self/maps").read_text()
+
+    with commitlog.open(path) as log, commitlog.open(path, mode="r") as reader:
+        log.topic("orders").append(b"one", partition=0)
+        reader.topic("orders").partition(0).watch(Listener())
+        assert mapped()
+    assert not mapped()
 
 
 def test_a_reader_without_bells_polls(path: Path, writer: Writer) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -38,6 +39,28 @@ def test_pieces_come_back_as_one(name: str, sizes: tuple[int, ...]) -> None:
     raw = b"".join(pieces)
     codec_id = compression.IDS[name]
     assert compression.unpack(codec_id, compression.get(codec_id).compress(pieces), len(raw)) == raw
+
+
+class Interrupted(list[bytes]):
+    """Pieces between which other code compresses something, as a signal handler may."""
+
+    def __init__(self, pieces: list[bytes], codec: compression.Codec) -> None:
+        super().__init__(pieces)
+        self._codec = codec
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in super().__iter__():
+            yield piece
+            self._codec.compress([b"something else" * 1_000, b"and more" * 1_000])
+
+
+@pytest.mark.parametrize("name", COMPRESSING)
+def test_what_is_compressed_meanwhile_in_the_same_thread_does_no_harm(name: str) -> None:
+    codec_id = compression.IDS[name]
+    codec = compression.get(codec_id)
+    pieces = [b"abc" * 2_000, bytes(range(256)) * 20, b"xyz" * 3_000]
+    raw = b"".join(pieces)
+    assert compression.unpack(codec_id, codec.compress(Interrupted(pieces, codec)), len(raw)) == raw
 
 
 def test_columns_that_are_different_take_less_room_in_blocks_of_their_own() -> None:

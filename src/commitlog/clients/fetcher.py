@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Literal, TypeVar
 
 from commitlog.batches.batch import RecordBatch
-from commitlog.bells import PAUSE, Listener
+from commitlog.bells import FIRST_PAUSE, LONGEST_PAUSE, Listener
 from commitlog.clients.rate_limit import Throttle
 from commitlog.errors import (
     CommitLogError,
@@ -159,6 +159,7 @@ class Fetcher:
         self._value_deserializer = value_deserializer
         self.places: dict[TopicPartition, Place] = {}  # the next one to read comes first
         self.event = Listener()  # ends a wait
+        self._pause = FIRST_PAUSE  # after a bell that was rung for another partition
 
     def place(self, name: TopicPartition) -> Place:
         """Return the place in a partition; NotAssignedError if it is not assigned."""
@@ -264,6 +265,7 @@ class Fetcher:
         finally:
             for place in watched:
                 place.partition.unwatch(self.event)
+            self.event.ignore_bells()  # Ctrl-C may have come before one was in the list
             self.event.clear()
 
     def _wait(
@@ -276,8 +278,11 @@ class Fetcher:
                 return
             pause = _GROUP_SECONDS if notified else look_again_after(now - began)
             if self.event.wait(min(pause, deadline - now)):
-                if not self.event.is_set() and all(place.is_at_end for place in waiting):
-                    time.sleep(PAUSE)
+                if self.event.is_set() or not all(place.is_at_end for place in waiting):
+                    self._pause = FIRST_PAUSE
+                else:
+                    time.sleep(self._pause)
+                    self._pause = min(2 * self._pause, LONGEST_PAUSE)
                 return
 
 

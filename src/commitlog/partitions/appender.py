@@ -102,7 +102,10 @@ class Appender:
             appended()  # first: replicas copy the records while they are synced here
         if state.counts_records and end - state.durable_offset >= state.config.flush_messages:
             state.wake_flusher()
-        state.notify()
+        if state.mark is None:
+            state.notify()
+        elif state.waiters.count:  # readers of other processes wait for the high watermark
+            state.waiters.notify()
         if sync:
             self._syncer.sync_to(end)
 

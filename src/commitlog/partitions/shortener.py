@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 
 from commitlog import files, retention
@@ -61,9 +60,7 @@ class Shortener:
         state = self._state
         active = state.writer.segment.base_offset
         if offset == state.next_offset and state.start_offset < active < offset:
-            # first: on a full disk the roll needs the room that this makes
-            self._trim_to(active)
-            state.trash.empty(time.monotonic())
+            self._trim_to(active)  # first: on a full disk the roll may need the space that this frees
         self._keep_published(offset)
         state.page.publish_start(offset)
         self._syncer.sync_page()
@@ -72,7 +69,7 @@ class Shortener:
             state.start_offset = offset
             state.epochs = state.epochs.trimmed_before(offset)
             if offset == state.next_offset and state.writer.segment.size_bytes and state.rolls_by_itself:
-                state.roll()
+                self._roll_in_freed_space()
             layout = state.segments
             keep = layout.find(offset)
             if keep or state.page.generation % 2:  # Ctrl-C may have come just before the change ended
@@ -86,6 +83,14 @@ class Shortener:
             state.retire(segment)
             state.counters.trimmed(1, segment.size_bytes)
             del self._outgoing[0]
+
+    def _roll_in_freed_space(self) -> None:
+        """Roll; on a full disk unlink the removed files, which otherwise stay for file_delete_delay_ms."""
+        try:
+            self._state.roll()
+        except DiskFullError:
+            self._state.trash.empty(float("inf"))
+            self._state.roll()
 
     def apply_retention(self, now_ms: int) -> int:
         """Remove the segments that have expired; returns how many. See Partition.apply_retention()."""

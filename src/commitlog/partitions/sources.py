@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-from commitlog.bells import PAUSE, Bell, Listener
+from commitlog.bells import FIRST_PAUSE, LONGEST_PAUSE, Bell, Listener
 from commitlog.config import TopicConfig
 from commitlog.errors import (
     ClosedError,
@@ -391,7 +391,7 @@ class PageSource(LocalSource):
 
     def wait_for(self, offset: int, timeout: float | None = None) -> bool:
         """Wait until `offset` can be read; False after `timeout` seconds."""
-        began, listener = time.monotonic(), Listener()
+        began, listener, pause = time.monotonic(), Listener(), FIRST_PAUSE
         while self.high_watermark <= offset:
             heard = self.watch(listener)
             if self.high_watermark > offset:
@@ -404,7 +404,8 @@ class PageSource(LocalSource):
             else:
                 rung = listener.wait(None if timeout is None else timeout - waited)
                 if rung and self.high_watermark <= offset:
-                    time.sleep(PAUSE)
+                    time.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
         return True
 
     def watch(self, signal: Signal) -> bool:
@@ -416,10 +417,9 @@ class PageSource(LocalSource):
         return True
 
     def unwatch(self, signal: Signal) -> None:
-        """Stop setting `signal`."""
-        bell = self.bell()
-        if bell is not None and isinstance(signal, Listener):
-            signal.ignore(bell)
+        """Stop listening to the writer's bell, and to all others."""
+        if isinstance(signal, Listener):
+            signal.ignore_bells()
 
     # --- unmapping the page while nobody reads
 

@@ -58,46 +58,12 @@ class LogState(LocalSource):
     """
 
     __slots__ = (
-        "__weakref__",
-        "_bell",
-        "access",
-        "append_refusal",
-        "cache",
-        "clean_offset",
-        "closed",
-        "config",
-        "counters",
-        "counts_records",
-        "durable_offset",
-        "ended_by",
-        "epochs",
-        "failure",
-        "inherited",
-        "leader_epoch",
-        "lock",
-        "mark",
-        "name",
-        "name_changes",
-        "names_synced",
-        "next_offset",
-        "on_append",
-        "page",
-        "path",
-        "producers",
-        "replacing",
-        "rolls_by_itself",
-        "rules",
-        "segments",
-        "start_offset",
-        "sync_lock",
-        "tells_of_producers",
-        "trash",
-        "unsynced",
-        "waited_for",
-        "waiters",
-        "wake_flusher",
-        "words",
-        "writer",
+        "__weakref__", "_bell", "access", "append_refusal", "cache", "clean_offset", "closed", "config",
+        "counters", "counts_records", "durable_offset", "ended_by", "epochs", "failure", "inherited",
+        "leader_epoch", "lock", "mark", "name", "name_changes", "names_synced", "next_offset", "on_append",
+        "page", "path", "producers", "replacing", "rolls_by_itself", "rules", "segments", "start_offset",
+        "sync_lock", "tells_of_producers", "trash", "unsynced", "waited_for", "waiters", "wake_flusher",
+        "words", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -211,8 +177,9 @@ class LogState(LocalSource):
         """Wake what waits for records: threads of this process, and readers in others."""
         if self.waiters.count:
             self.waiters.notify()
-        if self._bell is not None and self.waited_for[0]:
-            self._bell.ring()
+        bell = self._bell
+        if bell is not None and bell.waited_for[0]:
+            bell.ring()
 
     # --- refusing
 

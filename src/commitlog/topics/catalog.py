@@ -367,6 +367,6 @@ def write_small(path: str, contents: bytes, new: str = _NEW) -> None:
 
 def _remove_tree(path: str) -> None:
     """Remove a directory and what is in it, as far as possible."""
-    import shutil  # with all its formats of archives, so only when needed
+    import shutil  # it imports formats of archives, so only when needed
 
     shutil.rmtree(path, ignore_errors=True)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,6 +43,7 @@ from commitlog.topics.catalog import (
 
 Mode = Literal["r", "w", "shared"]
 _logger = logging.getLogger("commitlog.log")
+_BELLS_SECONDS = 1.0  # between two looks for bells, where there are none
 _OF_PARTITION, _OF_SHARED, _SPARE = 4, 8, 32  # descriptors for a partition, a shared one, everything else
 
 
@@ -68,6 +70,7 @@ class TopicSet:
         self._joined: dict[str, Topic] = {}  # internal topics that a log in mode "r" writes
         self._cache = OpenFiles(config.max_open_segments)
         self._bells: Bells | None = None
+        self._look_for_bells_at = 0.0
         self._clean = False
         self._make_mutex()
 
@@ -318,9 +321,15 @@ class TopicSet:
 
     def _bell(self, topic: str, number: int) -> Bell | None:
         """Return the bell of a partition; None where there are none, or before a writer made them."""
-        if self._bells is None and self._mode == "r":
-            self._bells = Bells.open(self._path, create=False)
+        if self._bells is None and self._mode == "r" and time.monotonic() >= self._look_for_bells_at:
+            with self.mutex:
+                self._bells = self._bells or Bells.open(self._path, create=False)
+                self._look_for_bells_at = time.monotonic() + _BELLS_SECONDS
         return None if self._bells is None else self._bells.bell(topic, number)
+
+    def let_go_of_bells(self) -> None:
+        """Unmap the bells, once the partitions are closed."""
+        self._bells, self._look_for_bells_at = None, float("inf")
 
     def _check_not_more(self, entry: TopicEntry) -> None:
         """Raise CorruptionError if there are records in a partition beyond the topic's count."""
