@@ -56,13 +56,12 @@ from commitlog.repair import RepairReport, VerifyReport
 from commitlog.segment import Segment
 from commitlog.topic import Topic
 from commitlog.topics.partitioner import Partitioner, register_partitioner
+from commitlog.version import __version__ as __version__
 
 if typing.TYPE_CHECKING:
     from commitlog.progress import Progress
     from commitlog.replication.remote.remote_log import RemoteLog
     from commitlog.replication.transports.tls import TlsConfig
-
-__version__ = "0.1.0"
 
 logging.getLogger("commitlog").addHandler(logging.NullHandler())  # quiet, unless the application asks
 

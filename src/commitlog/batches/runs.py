@@ -58,6 +58,7 @@ from commitlog.batches.format import (
 from commitlog.checksum import crc32c
 from commitlog.errors import MissingDependencyError
 from commitlog.record import Buffer
+from commitlog.speedups import native
 
 _HEADER = np.dtype(
     [
@@ -197,7 +198,7 @@ def _plausible_run(view: memoryview, start: int, end: int, most: int | None = No
     return _plausible(run)
 
 
-def _starts(view: memoryview, start: int, end: int) -> Int64s:
+def pure_starts(view: memoryview, start: int, end: int) -> Int64s:
     """Return where batches seem to start that end at or before `end`."""
     if end - start < SMALLEST_BATCH_BYTES:
         return np.empty(0, np.int64)
@@ -237,6 +238,14 @@ def _walked(view: memoryview, start: int, end: int) -> Int64s:
     return np.array(starts, np.int64)
 
 
+def _native_starts(view: memoryview, start: int, end: int) -> Int64s:
+    assert native is not None
+    return np.frombuffer(native.batch_starts(view, start, end), np.int64)
+
+
+_starts = pure_starts if native is None else _native_starts
+
+
 def _gathered(view: Buffer, places: Int64s, kind: np.dtype[Any]) -> NDArray[Any]:
     """Return what stands at each of these places, which all lie in the buffer."""
     if len(places) == 0:
@@ -263,12 +272,25 @@ def _plausible(run: Run) -> Run:
 def _checked(run: Run, view: memoryview) -> Run:
     """Return the batches up to the first whose checksum does not match."""
     headers, starts = run.headers, run.starts
-    bodies = zip((starts + STAMP.size).tolist(), (starts + headers["size"]).tolist(), strict=True)
-    crcs = np.array([crc32c(view[start:end]) for start, end in bodies], np.uint32)
+    crcs = _crcs(view, starts + STAMP.size, starts + headers["size"])
     base = headers["base_offset"]
     folded = (base ^ base >> 32 ^ headers["leader_epoch"]).astype(np.uint32)
     good = crcs ^ folded == headers["crc"]
     return run if good.all() else run.first(int(good.argmin()))
+
+
+def pure_crcs(view: memoryview, starts: Int64s, ends: Int64s) -> NDArray[np.uint32]:
+    """Return the crc32c of each part [start, end) of a buffer."""
+    parts = zip(starts.tolist(), ends.tolist(), strict=True)
+    return np.array([crc32c(view[start:end]) for start, end in parts], np.uint32)
+
+
+def _native_crcs(view: memoryview, starts: Int64s, ends: Int64s) -> NDArray[np.uint32]:
+    assert native is not None
+    return np.frombuffer(native.crc32c_many(view, starts, ends), np.uint32)
+
+
+_crcs = pure_crcs if native is None else _native_crcs
 
 
 # --- columns -------------------------------------------------------------------------------------
