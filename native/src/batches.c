@@ -5,16 +5,9 @@
 #include "batches.h"
 
 #include "checksum.h"
+#include "objects.h"
 
 #define RUN_BYTES (64 * 1024)
-
-int check_count(const char *name, Py_ssize_t count, Py_ssize_t wanted)
-{
-    if (count == wanted)
-        return 1;
-    PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, not %zd", name, wanted, count);
-    return 0;
-}
 
 /* Say whether the fields that all batches of one record share are as they should be. */
 static int is_one(const One *one)
@@ -37,14 +30,6 @@ static int is_sound(const One *one, const uint8_t *bytes)
 {
     uint32_t crc = crc32c(0, bytes + STAMP_BYTES, one->size - STAMP_BYTES);
     return (crc ^ fold(one->offset, one->leader_epoch)) == one->checksum;
-}
-
-/* Return an int as int64_t; one that does not fit becomes the nearest that does. -1 and an error if it is no int. */
-static int64_t clamped(PyObject *number)
-{
-    int overflow;
-    int64_t found = PyLong_AsLongLongAndOverflow(number, &overflow);
-    return overflow ? (overflow > 0 ? INT64_MAX : INT64_MIN) : found;
 }
 
 static PyObject *bytes_or_none(int is_null, const uint8_t *data, uint32_t size)
@@ -240,42 +225,109 @@ done:
     return result;
 }
 
-/* crc32c_many(view, starts, ends): the crc32c of each part of a buffer, as the bytes of an array of uint32; `starts`
- * and `ends` are arrays of int64 */
+/* A buffer, and where its parts start and end: two arrays of int64. */
+typedef struct {
+    Py_buffer buffers[3];
+    Py_ssize_t count;
+} Parts;
+
+static void release_parts(Parts *parts)
+{
+    for (int held = 0; held < 3; held++)
+        PyBuffer_Release(&parts->buffers[held]);
+}
+
+/* Return the bytes of a part. */
+static const char *part_at(const Parts *parts, Py_ssize_t part, size_t *size)
+{
+    int64_t start, end;
+    memcpy(&start, (const char *)parts->buffers[1].buf + 8 * part, 8);
+    memcpy(&end, (const char *)parts->buffers[2].buf + 8 * part, 8);
+    *size = (size_t)(end - start);
+    return (const char *)parts->buffers[0].buf + start;
+}
+
+/* Say whether every part lies in the buffer; an error if not. */
+static int parts_are_sound(const Parts *parts)
+{
+    if (parts->buffers[2].len != parts->buffers[1].len || parts->buffers[1].len % 8) {
+        PyErr_SetString(PyExc_ValueError, "as many starts as ends are needed");
+        return 0;
+    }
+    for (Py_ssize_t part = 0; part < parts->count; part++) {
+        int64_t start, end;
+        memcpy(&start, (const char *)parts->buffers[1].buf + 8 * part, 8);
+        memcpy(&end, (const char *)parts->buffers[2].buf + 8 * part, 8);
+        if (start < 0 || end < start || end > parts->buffers[0].len) {
+            PyErr_Format(PyExc_ValueError, "[%lld, %lld) does not lie in %zd bytes", (long long)start,
+                         (long long)end, parts->buffers[0].len);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Get the parts of a buffer from three arguments; returns 0 after an error. The arrays are not changed meanwhile:
+ * their owners run no code before release_parts(). */
+static int get_parts(const char *name, PyObject *const *args, Py_ssize_t count, Parts *parts)
+{
+    if (!check_count(name, count, 3))
+        return 0;
+    int held = 0;
+    while (held < 3 && PyObject_GetBuffer(args[held], &parts->buffers[held], PyBUF_SIMPLE) == 0)
+        held++;
+    if (held == 3) {
+        parts->count = parts->buffers[1].len / 8;
+        if (parts_are_sound(parts))
+            return 1;
+    }
+    while (held--)
+        PyBuffer_Release(&parts->buffers[held]);
+    return 0;
+}
+
+/* crc32c_many(view, starts, ends): the crc32c of each part of a buffer, as the bytes of an array of uint32 */
 PyObject *crc32c_many(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    if (!check_count("crc32c_many", count, 3))
+    Parts parts;
+    if (!get_parts("crc32c_many", args, count, &parts))
         return NULL;
-    Py_buffer buffers[3];
-    int held = 0;
-    PyObject *result = NULL;
-    for (; held < 3; held++)
-        if (PyObject_GetBuffer(args[held], &buffers[held], PyBUF_SIMPLE) < 0)
-            goto done;
-    Py_ssize_t parts = buffers[1].len / 8, size = buffers[0].len;
-    if (buffers[2].len != buffers[1].len || buffers[1].len % 8) {
-        PyErr_SetString(PyExc_ValueError, "crc32c_many() takes as many starts as ends");
-        goto done;
-    }
-    result = PyBytes_FromStringAndSize(NULL, parts * 4);
-    if (result == NULL)
-        goto done;
-    char *crcs = PyBytes_AsString(result);
-    for (Py_ssize_t part = 0; part < parts; part++) {
-        int64_t start, end;
-        memcpy(&start, (const char *)buffers[1].buf + 8 * part, 8);
-        memcpy(&end, (const char *)buffers[2].buf + 8 * part, 8);
-        if (start < 0 || end < start || end > size) {
-            PyErr_Format(PyExc_ValueError, "[%lld, %lld) does not lie in %zd bytes", (long long)start,
-                         (long long)end, size);
-            Py_CLEAR(result);
-            goto done;
-        }
-        uint32_t crc = crc32c(0, (const char *)buffers[0].buf + start, (size_t)(end - start));
+    PyObject *result = PyBytes_FromStringAndSize(NULL, parts.count * 4);
+    char *crcs = result == NULL ? NULL : PyBytes_AsString(result);
+    for (Py_ssize_t part = 0; crcs != NULL && part < parts.count; part++) {
+        size_t size;
+        const char *start = part_at(&parts, part, &size);
+        uint32_t crc = crc32c(0, start, size);
         memcpy(crcs + 4 * part, &crc, 4);
     }
-done:
-    while (held--)
-        PyBuffer_Release(&buffers[held]);
+    release_parts(&parts);
+    return result;
+}
+
+/* join_parts(view, starts, ends): the bytes of all parts of a buffer, one after another */
+PyObject *join_parts(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Parts parts;
+    if (!get_parts("join_parts", args, count, &parts))
+        return NULL;
+    PyObject *result = NULL;
+    size_t total = 0, size;
+    for (Py_ssize_t part = 0; part < parts.count; part++) {
+        part_at(&parts, part, &size);
+        if (size > PY_SSIZE_T_MAX - total) { /* parts may overlap */
+            PyErr_NoMemory();
+            goto finished;
+        }
+        total += size;
+    }
+    result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    char *to = result == NULL ? NULL : PyBytes_AsString(result);
+    for (Py_ssize_t part = 0; to != NULL && part < parts.count; part++) {
+        const char *start = part_at(&parts, part, &size);
+        memcpy(to, start, size);
+        to += size;
+    }
+finished:
+    release_parts(&parts);
     return result;
 }

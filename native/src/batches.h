@@ -61,8 +61,6 @@ PyObject *read_ones(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *walk_ones(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *batch_starts(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *crc32c_many(PyObject *module, PyObject *const *args, Py_ssize_t count);
-
-/* Raise TypeError unless a function got as many arguments as it takes. */
-int check_count(const char *name, Py_ssize_t count, Py_ssize_t wanted);
+PyObject *join_parts(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

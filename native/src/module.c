@@ -1,8 +1,12 @@
 /* commitlog_speedups: compiled replacements for the hottest functions of commitlog. Each takes what its original takes
  * and returns the same; commitlog/speedups.py decides whether they are used. */
 
+#include "append.h"
 #include "batches.h"
 #include "checksum.h"
+#include "objects.h"
+#include "send.h"
+#include "strings.h"
 
 #define UNLOCKED_BYTES (32 * 1024) /* longer checksums let other threads run */
 
@@ -44,14 +48,16 @@ static PyObject *crc32c_ways(PyObject *Py_UNUSED(module), PyObject *data)
     return found;
 }
 
-#define FAST(function) (PyCFunction)(void (*)(void))(function)
-
 static PyMethodDef methods[] = {
     {"crc32c", FAST(module_crc32c), METH_FASTCALL, "Return the crc32c of data; a second argument is continued."},
     {"crc32c_ways", crc32c_ways, METH_O, "Return the crc32c of data by each way that this processor knows."},
     {"crc32c_many", FAST(crc32c_many), METH_FASTCALL, "Return the crc32c of each of many parts of a buffer."},
     {"batch_starts", FAST(batch_starts), METH_FASTCALL, "Return where batches start that follow one another."},
+    {"join_parts", FAST(join_parts), METH_FASTCALL, "Return many parts of a buffer, one after another."},
+    {"pack_strings", pack_strings, METH_O, "Return the lengths and the bytes of a list of byte strings."},
     {"read_ones", FAST(read_ones), METH_FASTCALL, "Return the records of batches of one record."},
+    {"single_append", FAST(single_append), METH_FASTCALL, "Return a function that appends to a partition."},
+    {"fast_send", FAST(fast_send), METH_FASTCALL, "Return a function that sends to a producer's open batches."},
     {"walk_ones", FAST(walk_ones), METH_FASTCALL, "Step over batches of one record."},
     {NULL, NULL, 0, NULL},
 };
@@ -61,6 +67,8 @@ static int executed(PyObject *module)
     fastest = ways = crc32c_prepare();
     while (fastest[1].name != NULL)
         fastest++;
+    if (!append_prepare(module) || !send_prepare(module))
+        return -1;
     return PyModule_AddStringConstant(module, "__version__", COMMITLOG_VERSION);
 }
 
