@@ -53,6 +53,7 @@ docs: $(READY)
 	@echo "site/index.html; its search needs a server: $(BIN)/python -m http.server --directory site"
 
 bench: $(READY)
+	@$(MAKE) --no-print-directory native || echo "the benchmark goes on without commitlog-speedups"
 	$(BIN)/python benchmarks/run.py --json benchmarks/results/latest.json
 	$(BIN)/python benchmarks/plots.py benchmarks/results/latest.json docs/images/performance
 
