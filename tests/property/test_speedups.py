@@ -269,14 +269,14 @@ def mapped(partition: Partition, mapped_tail: None) -> Partition:
     return partition
 
 
-def compiled(partition: Partition, slow: Callable[..., Any]) -> Callable[..., Any]:
-    """The partition's compiled append(), with this function for what it does not do."""
+def compiled(partition: Partition, slow: Callable[..., Any], store: Callable[..., Any]) -> Callable[..., Any]:
+    """The partition's compiled append(), with these functions for what it does not do."""
     state, words = partition._state, StatePage
-    return native.single_append(slow, state, type(state.lock), words.END_POSITION, words.NEXT)
+    return native.single_append(slow, store, state, type(state.lock), words.END_POSITION, words.NEXT)
 
 
 def test_a_plain_record_is_appended_without_python(mapped: Partition) -> None:
-    append = compiled(mapped, pytest.fail)
+    append = compiled(mapped, pytest.fail, pytest.fail)
     before = time.time_ns() // 1_000_000
     assert [append(b"v"), append(b"w", key=b"k"), append(None, key=b"k", sync=False)] == [5, 6, 7]
     assert append(b"x", headers=(), timestamp=77) == 8
@@ -286,39 +286,41 @@ def test_a_plain_record_is_appended_without_python(mapped: Partition) -> None:
     assert found[3].timestamp == 77
 
 
-def test_what_is_out_of_the_ordinary_is_left_to_python_with_all_arguments(mapped: Partition) -> None:
-    append = compiled(mapped, lambda *positional, **named: (positional, named))
-    assert append(b"v", sync=True) == ((b"v",), {"sync": True})
+def test_what_is_no_plain_record_is_left_to_python_with_all_arguments(mapped: Partition) -> None:
+    append = compiled(mapped, lambda *positional, **named: (positional, named), pytest.fail)
     assert append(b"v", key="k") == ((b"v",), {"key": "k"})
     assert append(b"v", nothing=1) == ((b"v",), {"nothing": 1})
-    assert append(b"v", headers=[("h", b"")], timestamp=3) == (
-        (b"v",),
-        {"headers": [("h", b"")], "timestamp": 3},
-    )
+    assert append(b"v", headers=[("h", b"")], sync=True) == ((b"v",), {"headers": [("h", b"")], "sync": True})
     assert append(b"v", timestamp=2**63) == ((b"v",), {"timestamp": 2**63})
-    assert append(b"v", timestamp=2**62 + 1) == ((b"v",), {"timestamp": 2**62 + 1})  # the time index needs it
     assert append(b"v", b"k") == ((b"v", b"k"), {})
     assert append() == ((), {})
     assert append(value=b"v") == ((), {"value": b"v"})
     assert mapped.next_offset == 5
 
 
-def test_a_held_lock_a_waiting_reader_and_a_refusal_are_left_to_python(mapped: Partition) -> None:
-    append, state = compiled(mapped, lambda value: "slow"), mapped._state
-    assert append(b"v") == 5
+def test_what_cannot_be_stored_at_once_is_packed_and_left_to_python(mapped: Partition) -> None:
+    append, state = compiled(mapped, pytest.fail, lambda *given: given), mapped._state
+    crc, body, size = single.encode_one(b"v", b"k", 77, 0, 1 << 20)
+
+    def left(**named: Any) -> Any:
+        return append(b"v", **{"key": b"k", "timestamp": 77, **named})
+
+    assert left(sync=True) == (crc, body, size, 77, True)
+    assert left(timestamp=2**62 + 1)[3] == 2**62 + 1  # the time index needs it
     with state.lock:
-        assert append(b"v") == "slow"
+        assert left() == (crc, body, size, 77, False)
     state.waiters.attended(1)
-    assert append(b"v") == "slow"
+    assert left() == (crc, body, size, 77, False)
     state.waiters.attended(-1)
     state.append_refusal = lambda: CommitLogError("no")
-    assert append(b"v") == "slow"
+    assert left() == (crc, body, size, 77, False)
     state.append_refusal = None
     state.counts_records = True
-    assert append(b"v") == "slow"
+    assert left() == (crc, body, size, 77, False)
     state.counts_records = False
+    assert left() == 5
     mapped.sync()  # unmaps the tail
-    assert append(b"v") == "slow"
+    assert left() == (crc, body, size, 77, False)
     assert mapped.next_offset == 6
 
 
@@ -473,9 +475,9 @@ def test_byte_strings_are_packed_the_same(items: list[Any], as_tuple: bool) -> N
         (lambda: native.join_parts(b"1234", np.array([0]), np.array([5])), ValueError),
         (lambda: native.join_parts(b"1234", np.array([0]), "text"), TypeError),
         (lambda: native.batch_starts(b"", None, 0), TypeError),
-        (lambda: native.single_append(print, None, int, -1, 0), TypeError),
-        (lambda: native.single_append(print, None, 5, 0, 0), TypeError),
-        (lambda: native.single_append(print, None, int, 0, 0)(b"v"), AttributeError),
+        (lambda: native.single_append(print, print, None, int, -1, 0), TypeError),
+        (lambda: native.single_append(print, print, None, 5, 0, 0), TypeError),
+        (lambda: native.single_append(print, print, None, int, 0, 0)(b"v"), AttributeError),
         (lambda: native.fast_send(print, [], print, RecordFuture), TypeError),
         (lambda: native.fast_send(print, {"t": 5}, print, RecordFuture)("t", b"v"), AttributeError),
     ],
