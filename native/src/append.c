@@ -25,7 +25,7 @@
     name(rules) name(waiters) name(count) name(counts_records) name(lock) name(locked) name(writer) name(next_offset)   \
     name(append_refusal) name(leader_epoch) name(words) name(segment) name(size_bytes) name(lean_end) name(roll_after)  \
     name(quiet_position) name(tail) name(tail_start) name(tail_end) name(max_timestamp) name(shapes) name(keyed)        \
-    name(log_append_time) name(flags) name(max_message_bytes) name(key) name(headers) name(timestamp) name(sync)
+    name(log_append_time) name(flags) name(max_message_bytes) name(key) name(headers) name(timestamp) name(sync) name(time_ns)
 
 static struct {
 #define DECLARED(name) PyObject *name;
@@ -33,6 +33,7 @@ static struct {
 } names;
 
 static PyTypeObject *appending_type;
+static PyObject *time_globals; /* of the module `time` */
 
 /* What one partition's append() needs; it is the `self` of that function. */
 typedef struct {
@@ -268,6 +269,9 @@ static int measure(Appending *self, Plain *plain, PyObject *timestamp, uint32_t 
     if (self->most_bytes < 0 || (self->keyed && plain->key == Py_None))
         return 0;
     if (timestamp == NULL || self->log_append_time) {
+        int is_real = is_real_clock(time_globals, names.time_ns);
+        if (is_real <= 0)
+            return is_real;
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
         plain->timestamp = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
@@ -452,6 +456,13 @@ int append_prepare(PyObject *module)
     if (names.name == NULL && (names.name = PyUnicode_InternFromString(#name)) == NULL)                                 \
         return 0;
     NAMES(INTERNED)
+    if (time_globals == NULL) {
+        PyObject *time = PyImport_ImportModule("time");
+        if (time == NULL)
+            return 0;
+        time_globals = Py_XNewRef(PyModule_GetDict(time));
+        Py_DECREF(time);
+    }
     if (appending_type == NULL)
         appending_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
     return appending_type != NULL;

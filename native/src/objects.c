@@ -25,6 +25,12 @@ int get_int64(PyObject *owner, PyObject *name, int64_t *found)
     return *found != -1 || !PyErr_Occurred();
 }
 
+int is_real_clock(PyObject *globals, PyObject *name)
+{
+    PyObject *clock = PyDict_GetItemWithError(globals, name);
+    return clock == NULL ? (PyErr_Occurred() ? -1 : 0) : PyCFunction_CheckExact(clock);
+}
+
 PyObject *call_with(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     PyObject *given = PyTuple_New(count), *named = NULL, *result = NULL;

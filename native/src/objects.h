@@ -20,6 +20,10 @@ int64_t clamped(PyObject *number);
 /* Get an attribute as clamped() has it; returns 0 after an error. */
 int get_int64(PyObject *owner, PyObject *name, int64_t *found);
 
+/* Say whether the clock that a module calls by this name is Python's own, and not one that a test put in its place; -1
+ * after an error. */
+int is_real_clock(PyObject *globals, PyObject *name);
+
 /* Call a function with arguments as METH_FASTCALL | METH_KEYWORDS has them. */
 PyObject *call_with(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 

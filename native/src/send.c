@@ -10,7 +10,7 @@
 
 #define NAMES(name)                                                                                                     \
     name(records) name(tickets) name(keyed_bytes) name(unkeyed_bytes) name(limit) name(has_given_times)                 \
-    name(_delivery) name(_ticket) name(value) name(key) name(timestamp) name(topic)
+    name(_delivery) name(_ticket) name(value) name(key) name(timestamp) name(topic) name(now)
 
 static struct {
 #define DECLARED(name) PyObject *name;
@@ -25,6 +25,7 @@ typedef struct {
     PyObject *slow;    /* Producer.send */
     PyObject *filling; /* {topic: open ProducerBatch} */
     PyObject *settle;  /* Producer._settle */
+    PyObject *globals; /* of the module of Producer, whose clock is `now` */
     PyTypeObject *future_type;
     PyObject *batch; /* the one that the last record joined, unless that filled it; and what never changes of it: */
     PyObject *tickets;
@@ -118,6 +119,8 @@ static int try_send(Sending *self, const Sent *sent, PyObject **future)
     if (sent->timestamp != NULL && (!PyLong_CheckExact(sent->timestamp) ||
                                     PyLong_AsLongLongAndOverflow(sent->timestamp, &overflow) < 0))
         goto finished;
+    if (sent->timestamp == NULL && (done = is_real_clock(self->globals, names.now)) <= 0)
+        goto finished;
     done = -1;
     if (sent->timestamp != NULL && PyObject_SetAttr(batch, names.has_given_times, Py_True) < 0)
         goto finished;
@@ -200,6 +203,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->slow);
     Py_VISIT(self->filling);
     Py_VISIT(self->settle);
+    Py_VISIT(self->globals);
     Py_VISIT(self->future_type);
     Py_VISIT(self->batch);
     Py_VISIT(self->tickets);
@@ -212,6 +216,7 @@ static int clear(PyObject *object)
     Py_CLEAR(self->slow);
     Py_CLEAR(self->filling);
     Py_CLEAR(self->settle);
+    Py_CLEAR(self->globals);
     Py_CLEAR(self->future_type);
     forget_batch(self);
     return 0;
@@ -252,13 +257,13 @@ int send_prepare(PyObject *module)
     return sending_type != NULL;
 }
 
-/* fast_send(send, filling, settle, RecordFuture): a function that does what `send` does */
+/* fast_send(send, filling, settle, RecordFuture, globals): a function that does what `send` does */
 PyObject *fast_send(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    if (!check_count("fast_send", count, 4))
+    if (!check_count("fast_send", count, 5))
         return NULL;
-    if (!PyDict_CheckExact(args[1]) || !PyType_Check(args[3])) {
-        PyErr_SetString(PyExc_TypeError, "fast_send() takes a dict of batches and the type of futures");
+    if (!PyDict_CheckExact(args[1]) || !PyType_Check(args[3]) || !PyDict_CheckExact(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "fast_send() takes a dict of batches, the type of futures and the globals of a module");
         return NULL;
     }
     Sending *self = PyObject_GC_New(Sending, sending_type);
@@ -268,6 +273,7 @@ PyObject *fast_send(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
     self->filling = Py_NewRef(args[1]);
     self->settle = Py_NewRef(args[2]);
     self->future_type = (PyTypeObject *)Py_NewRef(args[3]);
+    self->globals = Py_NewRef(args[4]);
     self->batch = self->tickets = NULL;
     PyObject_GC_Track((PyObject *)self);
     PyObject *function = PyCFunction_NewEx(&send_method, (PyObject *)self, NULL);

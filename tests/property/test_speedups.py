@@ -43,6 +43,7 @@ pytestmark = pytest.mark.skipif(
     native is None and not REQUIRED, reason=f"commitlog-speedups is {speedups.status}"
 )
 FAR = 1 << 63
+CLOCK = {"now": time.time}
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # syncs cost nothing there
 
 
@@ -385,7 +386,7 @@ def test_a_small_plain_record_is_sent_without_python(log: CommitLog) -> None:
     log.create_topic("t")
     with log.producer(linger_ms=60_000) as producer:
         producer.send("t", b"value", b"key")  # opens a batch, for records of this size
-        send = native.fast_send(pytest.fail, producer._filling, pytest.fail, RecordFuture)
+        send = native.fast_send(pytest.fail, producer._filling, pytest.fail, RecordFuture, CLOCK)
         before = time.time_ns() // 1_000_000
         futures = [send("t", b"v"), send("t", b"v", b"k"), send("t", value=b"w", key=None, timestamp=77)]
         producer.flush()
@@ -400,7 +401,11 @@ def test_other_records_are_left_to_python_with_all_arguments(log: CommitLog) -> 
     with log.producer(linger_ms=60_000) as producer:
         producer.send("t", b"value", b"key")
         send = native.fast_send(
-            lambda *positional, **named: (positional, named), producer._filling, pytest.fail, RecordFuture
+            lambda *positional, **named: (positional, named),
+            producer._filling,
+            pytest.fail,
+            RecordFuture,
+            CLOCK,
         )
         assert send("other", b"v") == (("other", b"v"), {})
         assert send("t", b"larger than the first") == (("t", b"larger than the first"), {})
@@ -414,6 +419,17 @@ def test_other_records_are_left_to_python_with_all_arguments(log: CommitLog) -> 
         assert send() == ((), {})
 
 
+def test_a_clock_that_a_test_puts_in_place_counts(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = log.create_topic("t").partition(0)
+    with log.producer() as producer:
+        monkeypatch.setattr("time.time_ns", lambda: 5_000_000_000)
+        monkeypatch.setattr("commitlog.clients.producer.now", lambda: 6.0)
+        for _ in range(3):
+            partition.append(b"v")
+            producer.send("t", b"v").result()
+    assert [record.timestamp for record in partition] == [5_000, 6_000] * 3
+
+
 def test_a_record_that_comes_too_late_for_its_batch_is_sent_again(log: CommitLog) -> None:
     log.create_topic("t")
     with log.producer(linger_ms=60_000) as producer:
@@ -421,11 +437,11 @@ def test_a_record_that_comes_too_late_for_its_batch_is_sent_again(log: CommitLog
         producer._filling["t"].limit = 0  # as close() leaves it
         seen: list[Any] = []
         send = native.fast_send(
-            lambda *given: "again", producer._filling, lambda *given: seen.append(given), RecordFuture
+            lambda *given: "again", producer._filling, lambda *given: seen.append(given), RecordFuture, CLOCK
         )
         assert send("t", b"v") == "again"
         assert [ticket for _, ticket in seen] == [1]
-        failing = native.fast_send(pytest.fail, producer._filling, lambda *given: 1 / 0, RecordFuture)
+        failing = native.fast_send(pytest.fail, producer._filling, lambda *given: 1 / 0, RecordFuture, CLOCK)
         with pytest.raises(ZeroDivisionError):
             failing("t", b"v")
 
@@ -479,8 +495,8 @@ def test_byte_strings_are_packed_the_same(items: list[Any], as_tuple: bool) -> N
         (lambda: native.single_append(print, print, None, int, -1, 0), TypeError),
         (lambda: native.single_append(print, print, None, 5, 0, 0), TypeError),
         (lambda: native.single_append(print, print, None, int, 0, 0)(b"v"), AttributeError),
-        (lambda: native.fast_send(print, [], print, RecordFuture), TypeError),
-        (lambda: native.fast_send(print, {"t": 5}, print, RecordFuture)("t", b"v"), AttributeError),
+        (lambda: native.fast_send(print, [], print, RecordFuture, {}), TypeError),
+        (lambda: native.fast_send(print, {"t": 5}, print, RecordFuture, {})("t", b"v"), AttributeError),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(call: Callable[[], object], error: type[Exception]) -> None:

@@ -31,13 +31,7 @@ def partition(topic: Any) -> Partition:
 
 
 @pytest.fixture
-def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Producers whose send() is not compiled: nothing can come in between there, and the clock is C's."""
-    monkeypatch.setattr("commitlog.clients.producer.native", None)
-
-
-@pytest.fixture
-def producer(log: CommitLog, topic: Any, in_python: None) -> Iterator[Producer]:
+def producer(log: CommitLog, topic: Any) -> Iterator[Producer]:
     with log.producer(linger_ms=NEVER, batch_size=64 * 20) as producer:
         yield producer
 
@@ -58,7 +52,7 @@ class Held:
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch, in_python: None) -> Held:
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     clock = Held()
     monkeypatch.setattr("commitlog.clients.producer.now", clock)
     return clock

@@ -74,7 +74,9 @@ class Producer:
         self._opened = False  # whether a batch was opened since the thread last looked
         self._resting = True  # whether the thread sleeps until it is woken
         if native is not None:
-            self.send = native.fast_send(self.send, self._filling, self._settle, RecordFuture)  # type: ignore[method-assign]
+            self.send = native.fast_send(  # type: ignore[method-assign]
+                self.send, self._filling, self._settle, RecordFuture, globals()
+            )
         self._task = Task("producer", self._work)
         self._task.start()
 
