@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check docs bench bench-kafka growth fuzz soak test-spark-versions clean
+.PHONY: demo test native test-native check docs bench bench-kafka growth fuzz soak test-spark-versions clean
 
 # The first two programs need the library alone, so they run before Spark is installed.
 demo: $(CORE)
@@ -24,6 +24,21 @@ test: $(READY)  # -rs: what cannot run here, and why
 	@if $(MONITORS); then echo "covered lines, child processes not counted: $$($(BIN)/coverage report --format=total) %"; \
 		else echo "covered lines are counted from Python 3.12 on: make PYTHON=python3.13 VENV=.venv-3.13 test"; fi
 
+# The optional compiled package, into .venv: from then on commitlog uses it, unless COMMITLOG_PURE=1 is set.
+native: $(CORE)
+	@command -v $${CC:-cc} >/dev/null || \
+		{ echo "make native needs a C compiler (Debian: apt-get install gcc), or CC=... to name one"; exit 1; }
+	@$(BIN)/python -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
+		{ echo "make native needs the headers of Python (Debian: apt-get install python3-dev)"; exit 1; }
+	$(INSTALL) --force-reinstall --no-deps ./native
+	@$(BIN)/python -c 'from commitlog import speedups; print("speedups:", speedups.status)'
+
+# The tests of everything that it does, with it; a test that finds it missing fails.
+test-native: $(READY)
+	COMMITLOG_STRICT=1 $(MAKE) --no-print-directory native
+	COMMITLOG_REQUIRE_SPEEDUPS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs \
+		tests/unit tests/property tests/golden tests/crash
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,6 +53,7 @@ docs: $(READY)
 	@echo "site/index.html; its search needs a server: $(BIN)/python -m http.server --directory site"
 
 bench: $(READY)
+	@$(MAKE) --no-print-directory native || echo "the benchmark goes on without commitlog-speedups"
 	$(BIN)/python benchmarks/run.py --json benchmarks/results/latest.json
 	$(BIN)/python benchmarks/plots.py benchmarks/results/latest.json docs/images/performance
 
@@ -89,4 +105,4 @@ $(READY): $(CORE)
 	@touch $(VENV)/.demo $@
 
 clean:
-	rm -rf $(VENV) .venv-* dist build site fuzz-faults .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* dist build native/build native/*.egg-info site fuzz-faults .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

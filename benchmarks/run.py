@@ -40,8 +40,11 @@ import replicating
 import small_batches
 import spark_read
 import spark_write
+import speedups
 from bench import Bench
 from report import Curve, Group, Report, machine
+
+import commitlog
 
 CURVES: dict[str, Callable[[Bench], Iterator[Curve]]] = {
     "by_batch_size": curves.by_batch_size,
@@ -65,6 +68,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group | Curve]]] = {
     "arrow_append": bulk.arrow_append,
     "small_batches": small_batches.small_batches,
     "keyed": small_batches.keyed,
+    "speedups": speedups.both,
     "overhead": compare.overhead,
     "open": limits.open_segments,
     "recovery": limits.recovery,
@@ -115,6 +119,7 @@ def setting(bench: Bench) -> dict[str, str]:
     versions |= {"numpy": numpy.__version__, "pyarrow": pyarrow.__version__}
     return {
         "machine": f"{machine()}, Linux {platform.release()}",
+        "speedups": f"{commitlog.speedups.status}; the row speedups measures both; COMMITLOG_PURE=1 stops it",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "records": "10-byte key, value of 90 or of 60..120 random bytes; offset, timestamp kept and returned",
         "method": f"best of {bench.repeats} rounds (curves: {curves.rounds(bench)}), engines taking turns "

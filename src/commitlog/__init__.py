@@ -16,6 +16,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+from commitlog.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from commitlog.api import *
     from commitlog.config import LogConfig
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from commitlog.progress import Progress
     from commitlog.replication.remote.remote_log import RemoteLog
     from commitlog.replication.transports.tls import TlsConfig
-
-__version__ = "0.1.0"
 
 logging.getLogger("commitlog").addHandler(logging.NullHandler())  # quiet, unless the application asks
 

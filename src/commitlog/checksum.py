@@ -6,6 +6,8 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
 
+from commitlog.speedups import native
+
 if TYPE_CHECKING:
     from crc32c import crc32c
 
@@ -29,6 +31,6 @@ def _loaded() -> Any:
 
 
 if not TYPE_CHECKING:
-    crc32c = _loaded()
+    crc32c = _loaded() if native is None else native.crc32c
 
 __all__ = ["crc32c"]

@@ -75,7 +75,7 @@ class Partition(LogReader):
         self._compactor = Compactor(state, self._syncer, log_config)
         self._role = ReplicaRole(state, self._syncer, self._appender)
         # measured: one call less saves 3 % of a single append
-        self.append = self._appender.append  # type: ignore[method-assign]
+        self.append = self._appender.fastest_append()  # type: ignore[method-assign]
 
     # --- opening
 

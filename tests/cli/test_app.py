@@ -15,7 +15,7 @@ from click.shell_completion import ShellComplete
 
 import commitlog
 from cli.rig import SOURCE, call, ok, piped
-from commitlog import TopicPartition
+from commitlog import TopicPartition, speedups
 from commitlog.cli.app import app
 
 
@@ -41,7 +41,7 @@ def test_every_command_has_help_with_an_example_and_speaks_json(name: str) -> No
 
 
 def test_the_version_and_what_there_is() -> None:
-    assert ok("--version") == f"commitlog, version {commitlog.__version__}\n"
+    assert ok("--version") == f"commitlog, version {commitlog.__version__}\nspeedups: {speedups.status}\n"
     assert "Exit codes: 0 success" in ok("--help")
 
 

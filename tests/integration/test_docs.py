@@ -33,7 +33,8 @@ PAGES = [
 # Commands that are not run here, and why.
 NOT_RUN = {
     r"pip install .*": "changes the environment; test_wheel.py installs the wheel into one of its own",
-    r"make (PYTHON=\S+ )?(test|soak|check|test-spark-versions)": "runs these tests, among others",
+    r"make (PYTHON=\S+ )?(test|soak|check|test-native|test-spark-versions)": "runs these tests, among others",
+    r"make native": "changes the environment; make test-native does it first",
     r"make [A-Z_]+=\S+ soak": "a soak of its own",
     r"make fuzz": "runs for half an hour; test_fuzz.py runs its short form",
     r"make demo": "three of the examples, each of which is run for its own page",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from commitlog.errors import InvalidRecordError
 from commitlog.record import Buffer
+from commitlog.speedups import native
 
 Int64s = NDArray[np.int64]
 
@@ -82,7 +83,7 @@ def narrow_lengths(items: Sequence[Sized]) -> IntColumn:
     return IntColumn(U8, 0, column)
 
 
-def pack_bytes(items: Sequence[Buffer | None], what: str) -> BytesColumn:
+def pure_pack_bytes(items: Sequence[Buffer | None], what: str) -> BytesColumn:
     """Pack byte strings and nulls; `what` names the field in an InvalidRecordError."""
     try:
         lengths = narrow_lengths(items)  # type: ignore[arg-type]
@@ -92,6 +93,18 @@ def pack_bytes(items: Sequence[Buffer | None], what: str) -> BytesColumn:
     if len(blob) != total(lengths, len(items)):  # a memoryview of wider items: len() is not its size
         return pack_bytes([bytes(item) for item in items], what)  # type: ignore[arg-type]
     return BytesColumn(lengths, NO_NULLS, b"", blob)
+
+
+def _native_pack_bytes(items: Sequence[Buffer | None], what: str) -> BytesColumn:
+    assert native is not None
+    packed = native.pack_strings(items)
+    if packed is None:
+        return pure_pack_bytes(items, what)
+    form, constant, lengths, blob = packed
+    return BytesColumn(IntColumn(form, constant, lengths), NO_NULLS, b"", blob)
+
+
+pack_bytes = pure_pack_bytes if native is None else _native_pack_bytes
 
 
 def _pack_nullable(items: Sequence[Buffer | None], what: str) -> BytesColumn:

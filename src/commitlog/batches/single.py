@@ -24,6 +24,7 @@ from commitlog.batches.format import (
 from commitlog.checksum import crc32c
 from commitlog.errors import RecordTooLargeError
 from commitlog.record import Buffer, Record
+from commitlog.speedups import native
 
 # The checked part of header and descriptor, with its constant fields as two byte strings: magic, size,
 # producer_id, base_timestamp, max_timestamp, [base_sequence ... has headers], key length, value length.
@@ -114,7 +115,7 @@ def shapes_for(flags: int, max_message_bytes: int) -> Shapes:
     return _SHARED[flags] if max_message_bytes >= _SHAPED_BYTES else Shapes(flags, max_message_bytes)
 
 
-def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple[list[Record], int]:
+def pure_read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple[list[Record], int]:
     """Return the records of the consecutive such batches from `position` on, and the position after them.
 
     They share a leader epoch and a timestamp type. It stops at anything else, including damage: the caller
@@ -158,7 +159,7 @@ def read_ones(view: Buffer, position: int, limit: int, end_offset: int) -> tuple
     return records, position + place
 
 
-def walk_ones(
+def pure_walk_ones(
     view: memoryview, place: int, end: int, offset: int, epoch: int, places: list[tuple[int, int, int]]
 ) -> tuple[int, int]:
     """Step over such batches of one leader epoch; add the offset, place and timestamp of each to `places`.
@@ -184,3 +185,7 @@ def walk_ones(
         add((offset, place, timestamp))
         place, offset = after, offset + 1
     return place, offset
+
+
+read_ones = pure_read_ones if native is None else partial(native.read_ones, Record)
+walk_ones = pure_walk_ones if native is None else native.walk_ones

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 import commitlog
+from commitlog import speedups
 from commitlog.cli.bench import bench
 from commitlog.cli.completion import completion
 from commitlog.cli.consume import consume
@@ -86,7 +87,11 @@ def _leave_stdout() -> None:
 
 
 @click.group(cls=App, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(commitlog.__version__, prog_name="commitlog")
+@click.version_option(
+    commitlog.__version__,
+    prog_name="commitlog",
+    message=f"%(prog)s, version %(version)s\nspeedups: {speedups.status}",
+)
 def app() -> None:
     """Inspect, feed and maintain a commit log.
 

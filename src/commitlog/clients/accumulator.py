@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from commitlog.batches.encode import EncodedBatch, Rules, encode, totals
 from commitlog.batches.format import NO_PRODUCER
@@ -186,5 +189,5 @@ def _picked(table: Table, rows: list[int]) -> Table:
         pick(values, rows),
         None if keys is None else pick(keys, rows),
         None if headers is None else pick(headers, rows),
-        times[rows],
+        times[np.frombuffer(array("q", rows), np.int64)],  # measured: a list would take 40 ns a row more
     )

@@ -29,6 +29,7 @@ from commitlog.errors import (
     RecordTooLargeError,
 )
 from commitlog.record import Headers
+from commitlog.speedups import native
 from commitlog.tasks import Condition, Task, TaskHealth
 from commitlog.topic import Topic
 
@@ -72,6 +73,10 @@ class Producer:
         self._closed = self._forked = False
         self._opened = False  # whether a batch was opened since the thread last looked
         self._resting = True  # whether the thread sleeps until it is woken
+        if native is not None:
+            self.send = native.fast_send(  # type: ignore[method-assign]
+                self.send, self._filling, self._settle, RecordFuture, globals()
+            )
         self._task = Task("producer", self._work)
         self._task.start()
 
@@ -273,7 +278,8 @@ class Producer:
     def forked(self) -> None:
         """In a forked child: disable the producer; the parent delivers the records it holds."""
         self._forked = True
-        self._filling, self._lanes = {}, {}
+        self._filling.clear()  # send() may be compiled, and holds it
+        self._lanes = {}
         self._lock, self._ended = threading.Lock(), Condition()  # threads of the parent may hold the old ones
 
     def _check_not_forked(self) -> None:

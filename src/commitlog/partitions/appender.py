@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from commitlog import files
@@ -18,9 +19,11 @@ from commitlog.partitions.state import LogState, now_ms
 from commitlog.partitions.syncer import Syncer
 from commitlog.record import ArrowData, Buffer, Headers
 from commitlog.segment_writer import SegmentWriter
+from commitlog.speedups import native
 
 _END_POSITION, _NEXT = StatePage.END_POSITION, StatePage.NEXT
 _pack_stamp = STAMP.pack
+_LOCK = type(threading.Lock())
 
 
 class Appender:
@@ -30,7 +33,13 @@ class Appender:
         self._state = state
         self._syncer = syncer
 
-    def append(  # noqa: PLR0912 - flat, for speed: in small functions it took 0.6 us more
+    def fastest_append(self) -> Callable[..., int]:
+        """Return append(), or a compiled function that packs small records and stores most of them itself."""
+        if native is None:
+            return self.append
+        return native.single_append(self.append, self._store, self._state, _LOCK, _END_POSITION, _NEXT)  # type: ignore[no-any-return]
+
+    def append(
         self,
         value: Buffer | None,
         *,
@@ -62,6 +71,11 @@ class Appender:
             crc = crc32c(body)
         else:
             crc, body, size = encode_one(value, key, timestamp, rules.flags, rules.max_message_bytes)  # type: ignore[arg-type]
+        return self._store(crc, body, size, timestamp, sync)
+
+    def _store(self, crc: int, body: bytes, size: int, timestamp: int, sync: bool) -> int:
+        """Append the batch of one record, without its stamp, and return its offset."""
+        state = self._state
         with state.lock:
             writer, offset = state.writer, state.next_offset
             position = writer.segment.size_bytes
@@ -102,10 +116,7 @@ class Appender:
             appended()  # first: replicas copy the records while they are synced here
         if state.counts_records and end - state.durable_offset >= state.config.flush_messages:
             state.wake_flusher()
-        if state.mark is None:
-            state.notify()
-        elif state.waiters.count:  # readers of other processes wait for the high watermark
-            state.waiters.notify()
+        state.notify_of_append()
         if sync:
             self._syncer.sync_to(end)
 

@@ -181,6 +181,13 @@ class LogState(LocalSource):
         if bell is not None and bell.waited_for[0]:
             bell.ring()
 
+    def notify_of_append(self) -> None:
+        """Wake what waits for an append; with replicas, readers in other processes wait for the mark."""
+        if self.mark is None:
+            self.notify()
+        elif self.waiters.count:
+            self.waiters.notify()
+
     # --- refusing
 
     def check_writable(self) -> None:

@@ -1,0 +1,51 @@
+#include "objects.h"
+
+int check_count(const char *name, Py_ssize_t count, Py_ssize_t wanted)
+{
+    if (count == wanted)
+        return 1;
+    PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, not %zd", name, wanted, count);
+    return 0;
+}
+
+int64_t clamped(PyObject *number)
+{
+    int overflow;
+    int64_t found = PyLong_AsLongLongAndOverflow(number, &overflow);
+    return overflow ? (overflow > 0 ? INT64_MAX : INT64_MIN) : found;
+}
+
+int get_int64(PyObject *owner, PyObject *name, int64_t *found)
+{
+    PyObject *number = PyObject_GetAttr(owner, name);
+    if (number == NULL)
+        return 0;
+    *found = clamped(number);
+    Py_DECREF(number);
+    return *found != -1 || !PyErr_Occurred();
+}
+
+int is_real_clock(PyObject *globals, PyObject *name)
+{
+    PyObject *clock = PyDict_GetItemWithError(globals, name);
+    return clock == NULL ? (PyErr_Occurred() ? -1 : 0) : PyCFunction_CheckExact(clock);
+}
+
+PyObject *call_with(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *given = PyTuple_New(count), *named = NULL, *result = NULL;
+    if (given == NULL)
+        return NULL;
+    for (Py_ssize_t number = 0; number < count; number++)
+        PyTuple_SetItem(given, number, Py_NewRef(args[number]));
+    if (keywords != NULL && (named = PyDict_New()) == NULL)
+        goto finished;
+    for (Py_ssize_t number = 0; named != NULL && number < PyTuple_Size(keywords); number++)
+        if (PyDict_SetItem(named, PyTuple_GetItem(keywords, number), args[count + number]) < 0)
+            goto finished;
+    result = PyObject_Call(function, given, named);
+finished:
+    Py_XDECREF(named);
+    Py_DECREF(given);
+    return result;
+}

@@ -1,0 +1,30 @@
+/* What several functions do with Python objects. */
+
+#ifndef COMMITLOG_OBJECTS_H
+#define COMMITLOG_OBJECTS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+
+/* A function that takes its arguments without a tuple and a dict. */
+#define FAST(function) (PyCFunction)(void (*)(void))(function)
+
+/* Raise TypeError unless a function got as many arguments as it takes; returns 0 then. */
+int check_count(const char *name, Py_ssize_t count, Py_ssize_t wanted);
+
+/* Return an int as int64_t; one that does not fit becomes the nearest that does. -1 and an error if it is no int. */
+int64_t clamped(PyObject *number);
+
+/* Get an attribute as clamped() has it; returns 0 after an error. */
+int get_int64(PyObject *owner, PyObject *name, int64_t *found);
+
+/* Say whether the clock that a module calls by this name is Python's own, and not one that a test put in its place; -1
+ * after an error. */
+int is_real_clock(PyObject *globals, PyObject *name);
+
+/* Call a function with arguments as METH_FASTCALL | METH_KEYWORDS has them. */
+PyObject *call_with(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+
+#endif

@@ -1,0 +1,541 @@
+"""The compiled functions of commitlog_speedups beside the Python code that they replace: on sound, damaged,
+forged and random bytes both return the same.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+from helpers import encoded, map_tails, stored
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import commitlog
+from commitlog import (
+    CommitLog,
+    CommitLogError,
+    InvalidRecordError,
+    Partition,
+    Producer,
+    Record,
+    RecordFuture,
+    TopicConfig,
+    speedups,
+)
+from commitlog.batches import columns, format, runs, single
+from commitlog.partitions.page import StatePage
+from property import strategies
+
+REQUIRED = os.environ.get("COMMITLOG_REQUIRE_SPEEDUPS") == "1"
+native: Any = speedups.native
+pytestmark = pytest.mark.skipif(
+    native is None and not REQUIRED, reason=f"commitlog-speedups is {speedups.status}"
+)
+FAR = 1 << 63
+CLOCK = {"now": time.time}
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # syncs cost nothing there
+
+
+def test_speedups_are_used_where_they_are_required() -> None:
+    assert speedups.status == "used"
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+def one(value: bytes | None, key: bytes | None, timestamp: int, flags: int, offset: int, epoch: int) -> bytes:
+    crc, body, _ = single.encode_one(value, key, timestamp, flags, 1 << 31)
+    return format.stamp(offset, epoch, crc) + body
+
+
+def sealed(raw: bytearray, offset: int, epoch: int) -> bytes:
+    """The bytes of a batch with a stamp that fits them, whatever they are."""
+    return format.stamp(offset, epoch, crc32c(bytes(raw[16:]))) + bytes(raw[16:])
+
+
+contents = strategies.optional | st.just(b"x" * 70_000)
+epochs = st.sampled_from([0, 0, 0, 1, 7, -1, 2**31 - 1])
+kinds = st.sampled_from([0, 0, 0, format.LOG_APPEND_TIME])
+
+
+@st.composite
+def damage(draw: Any, raw: bytes, offset: int, epoch: int) -> bytes:
+    """A batch with a few bytes changed; of some, the checksum fits again."""
+    changed = bytearray(raw)
+    for _ in range(draw(st.integers(1, 3))):
+        changed[draw(st.integers(0, min(len(raw), 96) - 1))] = draw(st.integers(0, 255))
+    return sealed(changed, offset, epoch) if draw(st.booleans()) else bytes(changed)
+
+
+@st.composite
+def buffers(draw: Any) -> bytes:
+    """Batches of one record, most of which follow one another, among others, damaged ones and garbage."""
+    first = draw(st.sampled_from([0, 5, 2**32 - 2, 2**62, 2**63 - 4]))
+    offset, epoch, flags = first, draw(epochs), draw(kinds)
+    pieces = []
+    for _ in range(draw(st.integers(0, 8))):
+        raw = one(
+            draw(contents), draw(strategies.optional), draw(strategies.timestamps), flags, offset, epoch
+        )
+        event = draw(st.integers(0, 15))
+        if event == 0:
+            raw = draw(damage(raw, offset, epoch))
+        elif event == 1:
+            raw = draw(st.binary(max_size=200))
+        elif event == 2:
+            codec = TopicConfig(compression_type=draw(strategies.codecs))
+            raw = stored(encoded([b"a", b"b"], config=codec), min(offset, 2**62), epoch)
+        elif event == 3:
+            epoch, flags = draw(epochs), draw(kinds)
+        elif event == 4:
+            offset += draw(st.integers(-1, 2))
+        pieces.append(raw)
+        offset = min(offset + 1, 2**63 - 2)
+    return b"".join(pieces)[: draw(st.integers(0, 200_000))]
+
+
+def outcome(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """What a call returns, or the type of what it raises."""
+    try:
+        return function(*args, **named)
+    except Exception as error:
+        return type(error)
+
+
+def same_types(found: Any, expected: Any) -> bool:
+    return [tuple(map(type, record)) for record in found] == [tuple(map(type, one)) for one in expected]
+
+
+# --- the functions -------------------------------------------------------------------------------
+
+RUN = b"".join(one(b"v" * n, b"k", 77, 0, n, 0) for n in range(20))
+
+
+@given(buffers(), st.integers(0, 400), st.integers(-50, 300), st.sampled_from([0, 1, 7, 2**62, FAR, 2**64]))
+@example(RUN, 0, 0, FAR)
+@example(RUN, 0, 7, 10)
+@example(b"", 0, 0, FAR)
+def test_read_ones_returns_the_same_records(raw: bytes, place: int, less: int, end_offset: int) -> None:
+    places = {place, 0, *(place * 8 % (len(raw) + 1),)}
+    for position in places:
+        arguments = raw, position, max(len(raw) - less, 0), end_offset
+        expected, found = single.pure_read_ones(*arguments), single.read_ones(*arguments)
+        assert found == expected
+        assert same_types(found[0], expected[0])
+        assert all(type(record) is Record for record in found[0])
+
+
+@given(buffers(), st.integers(0, 60), st.integers(-50, 300), st.integers(0, 6), epochs)
+@example(RUN, 0, 0, 0, 0)
+def test_walk_ones_finds_the_same_batches(raw: bytes, place: int, less: int, offset: int, epoch: int) -> None:
+    for position in {0, place * 8}:
+        found: list[tuple[int, int, int]] = []
+        expected: list[tuple[int, int, int]] = []
+        end = min(len(raw), max(len(raw) - less, 0))
+        arguments = memoryview(raw), position, end, offset, epoch
+        assert single.walk_ones(*arguments, found) == single.pure_walk_ones(*arguments, expected)
+        assert found == expected
+
+
+@given(buffers(), st.integers(0, 60), st.integers(0, 300))
+@example(RUN, 0, 0)
+def test_runs_of_batches_are_the_same(raw: bytes, place: int, less: int) -> None:
+    view, end = memoryview(raw + bytes(-len(raw) % 8)), max(len(raw) - less, 0) // 8 * 8
+    expected = runs.pure_starts(view, place * 8, end)
+    found = runs._native_starts(view, place * 8, end)
+    assert found.tolist() == expected.tolist()
+    ends = np.append(expected[1:], end if len(expected) else np.empty(0)).astype(np.int64)
+    assert runs._joined_parts(raw, expected, ends) == runs.pure_joined_parts(raw, expected, ends)
+    crcs, pure_crcs = runs._native_crcs(view, expected, ends), runs.pure_crcs(view, expected, ends)
+    assert (crcs.dtype, crcs.tolist()) == (pure_crcs.dtype, pure_crcs.tolist())
+
+
+@given(st.binary(max_size=3000), st.integers(0, 2**32 - 1))
+@example(b"123456789", 0)
+def test_the_checksum_is_the_same(data: bytes, before: int) -> None:
+    assert native.crc32c(data) == native.crc32c(memoryview(data)) == crc32c(data)
+    assert native.crc32c(data, before) == crc32c(data, before)
+
+
+def test_every_way_to_the_checksum_gives_the_same_for_every_length() -> None:
+    data = np.random.default_rng(5).bytes(70_000)
+    assert "table" in native.crc32c_ways(b"")
+    for size in [*range(2100), 4096, 4097, 65_535, 70_000]:
+        for start in (0, 1, 7):
+            part = memoryview(data)[start : start + size]
+            assert set(native.crc32c_ways(part).values()) == {crc32c(part)}
+
+
+# --- single appends ------------------------------------------------------------------------------
+
+sizes = st.sampled_from([0, 1, 7, 8, 20, 90, 500, 3_000])
+plain = st.none() | st.builds(lambda size, byte: bytes([byte]) * size, sizes, st.integers(0, 255))
+odd = plain | st.sampled_from(["text", 5, bytearray(b"array"), memoryview(b"view"), b"large" * 1_000])
+times = st.integers(1_000, 1_020) | st.sampled_from([0, 2**63 - 1, 2**63, -1, True, "now", 5_000, 900_000])
+steps = st.lists(
+    st.one_of(
+        *[st.tuples(st.just("append"), st.fixed_dictionaries({"value": plain, "key": plain}))] * 6,
+        st.tuples(
+            st.just("append"),
+            st.fixed_dictionaries(
+                {"value": odd},
+                optional={
+                    "key": odd,
+                    "timestamp": times,
+                    "headers": strategies.headers,
+                    "sync": st.booleans(),
+                    "epoch": st.just(1),
+                },
+            ),
+        ),
+        st.tuples(st.just("append_many"), st.fixed_dictionaries({"values": st.lists(plain, max_size=3)})),
+        st.tuples(st.sampled_from(["sync", "roll"]), st.just({})),
+    ),
+    min_size=10,
+    max_size=60,
+)
+configs = st.sampled_from(
+    [
+        {},
+        {"index_interval_bytes": 200},
+        {"segment_bytes": 4_096},
+        {"segment_ms": 1_000},
+        {"max_message_bytes": 600},
+        {"cleanup_policy": "compact"},
+        {"compression_type": "zstd"},
+        {"message_timestamp_type": "LogAppendTime"},
+        {"flush_messages": 7},
+    ]
+)
+
+
+def done(partition: Partition, verb: str, arguments: dict[str, Any]) -> Any:
+    """What a step returns, or what it raises, as text."""
+    given = {"timestamp": 1_010, **arguments} if verb == "append" else dict(arguments)
+    positional = [given.pop("value")] if verb == "append" else []
+    try:
+        return getattr(partition, verb)(*positional, **given)
+    except (CommitLogError, TypeError) as error:
+        return f"{type(error).__name__}: {error}".replace("Appender.", "")
+
+
+def stored_in(partition: Partition) -> Any:
+    """The bytes of the segments, where they end for this process and for others."""
+    found = []
+    for segment in partition.segments:
+        with open(segment.path, "rb") as file:
+            found.append((segment.base_offset, file.read(segment.size_bytes)))
+    words = partition._state.words
+    return found, partition.next_offset, words[StatePage.END_POSITION], words[StatePage.NEXT]
+
+
+@given(steps, configs)
+def test_appends_leave_the_same_bytes(
+    steps: list[tuple[str, dict[str, Any]]], config: dict[str, Any]
+) -> None:
+    with TemporaryDirectory(dir=MEMORY) as folder, pytest.MonkeyPatch.context() as patch:
+        map_tails(patch)
+        patch.setattr("time.time_ns", lambda: 1_234_000_000)
+        logs = [commitlog.open(f"{folder}/{name}") for name in ("compiled", "python")]
+        one, other = (log.create_topic("t", config={"flush_ms": -1, **config}).partition(0) for log in logs)
+        other.append = other._appender.append  # type: ignore[method-assign]
+        logged = config.get("message_timestamp_type") == "LogAppendTime"  # then the clock differs
+        for verb, arguments in steps:
+            assert done(one, verb, arguments) == done(other, verb, arguments)
+        if not logged:
+            assert stored_in(one) == stored_in(other)
+        hidden = [
+            [record._replace(timestamp=0) if logged else record for record in it] for it in (one, other)
+        ]
+        assert hidden[0] == hidden[1]
+        for log in logs:
+            log.close()
+
+
+@pytest.fixture
+def mapped(partition: Partition, mapped_tail: None) -> Partition:
+    for _ in range(5):
+        partition.append(b"first", timestamp=2**62)
+    assert partition._state.writer.tail_end
+    return partition
+
+
+def compiled(partition: Partition, slow: Callable[..., Any], store: Callable[..., Any]) -> Callable[..., Any]:
+    """The partition's compiled append(), with these functions for what it does not do."""
+    state, words = partition._state, StatePage
+    return native.single_append(slow, store, state, type(state.lock), words.END_POSITION, words.NEXT)
+
+
+def test_a_plain_record_is_appended_without_python(mapped: Partition) -> None:
+    append = compiled(mapped, pytest.fail, pytest.fail)
+    before = time.time_ns() // 1_000_000
+    assert [append(b"v"), append(b"w", key=b"k"), append(None, key=b"k", sync=False)] == [5, 6, 7]
+    assert append(b"x", headers=(), timestamp=77) == 8
+    found = list(mapped.records(5))
+    assert [(one.key, one.value) for one in found] == [(None, b"v"), (b"k", b"w"), (b"k", None), (None, b"x")]
+    assert all(before <= one.timestamp <= before + 60_000 for one in found[:3])
+    assert found[3].timestamp == 77
+
+
+def test_what_is_no_plain_record_is_left_to_python_with_all_arguments(mapped: Partition) -> None:
+    append = compiled(mapped, lambda *positional, **named: (positional, named), pytest.fail)
+    assert append(b"v", key="k") == ((b"v",), {"key": "k"})
+    assert append(b"v", nothing=1) == ((b"v",), {"nothing": 1})
+    assert append(b"v", headers=[("h", b"")], sync=True) == ((b"v",), {"headers": [("h", b"")], "sync": True})
+    assert append(b"v", timestamp=2**63) == ((b"v",), {"timestamp": 2**63})
+    assert append(b"v", b"k") == ((b"v", b"k"), {})
+    assert append() == ((), {})
+    assert append(value=b"v") == ((), {"value": b"v"})
+    assert mapped.next_offset == 5
+
+
+def test_what_cannot_be_stored_at_once_is_packed_and_left_to_python(mapped: Partition) -> None:
+    append, state = compiled(mapped, pytest.fail, lambda *given: given), mapped._state
+    crc, body, size = single.encode_one(b"v", b"k", 77, 0, 1 << 20)
+
+    def left(**named: Any) -> Any:
+        return append(b"v", **{"key": b"k", "timestamp": 77, **named})
+
+    assert left(sync=True) == (crc, body, size, 77, True)
+    assert left(timestamp=2**62 + 1)[3] == 2**62 + 1  # the time index needs it
+    with state.lock:
+        assert left() == (crc, body, size, 77, False)
+    state.waiters.attended(1)
+    assert left() == (crc, body, size, 77, False)
+    state.waiters.attended(-1)
+    state.append_refusal = lambda: CommitLogError("no")
+    assert left() == (crc, body, size, 77, False)
+    state.append_refusal = None
+    state.counts_records = True
+    assert left() == (crc, body, size, 77, False)
+    state.counts_records = False
+    assert left() == 5
+    mapped.sync()  # unmaps the tail
+    assert left() == (crc, body, size, 77, False)
+    assert mapped.next_offset == 6
+
+
+def test_threads_that_append_and_roll_get_every_offset_once(mapped: Partition) -> None:
+    first, each = mapped.next_offset, 3_000
+
+    def work() -> list[int]:
+        found = []
+        for number in range(each):
+            found.append(mapped.append(b"v" * (number % 50), key=b"k"))
+            if number % 500 == 0:
+                mapped.roll()
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        offsets = [offset for part in [pool.submit(work) for _ in range(4)] for offset in part.result()]
+    assert sorted(offsets) == list(range(first, first + 4 * each))
+    assert [record.offset for record in mapped.records(first)] == sorted(offsets)
+
+
+# --- producers -----------------------------------------------------------------------------------
+
+words = st.sampled_from([b"", b"v", b"value" * 10, b"long" * 100]) | plain
+sendings = st.lists(
+    st.one_of(
+        *[st.fixed_dictionaries({"value": words, "key": words, "timestamp": st.integers(0, 9)})] * 4,
+        st.fixed_dictionaries(
+            {"value": odd, "timestamp": times},
+            optional={
+                "key": odd,
+                "headers": strategies.headers,
+                "partition": st.sampled_from([None, 0, 1, 2, 9]),
+                "on_delivery": st.just(None),
+                "nothing": st.just(1),
+            },
+        ),
+    ),
+    max_size=60,
+)
+
+
+@given(sendings, st.sampled_from([1, 3]), st.sampled_from([0, 1, "all"]), st.sampled_from([400, 1 << 20]))
+def test_producers_send_the_same(
+    given_records: list[dict[str, Any]], partitions: int, acks: Any, batch_size: int
+) -> None:
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        found = []
+        for compiled_too in (True, False):
+            with commitlog.open(f"{folder}/{compiled_too}") as log:
+                topic = log.create_topic("t", partitions=partitions, config={"max_message_bytes": 2_000})
+                producer = log.producer(acks=acks, batch_size=batch_size, linger_ms=60_000)
+                send = producer.send if compiled_too else partial(Producer.send, producer)
+                sent = [outcome(send, "t", **record) for record in given_records]
+                producer.flush()
+                results = [one if isinstance(one, type) else one.result() for one in sent]
+                found.append((results, [list(partition) for partition in topic.partitions]))
+        assert found[0] == found[1]
+
+
+def test_a_small_plain_record_is_sent_without_python(log: CommitLog) -> None:
+    log.create_topic("t")
+    with log.producer(linger_ms=60_000) as producer:
+        producer.send("t", b"value", b"key")  # opens a batch, for records of this size
+        send = native.fast_send(pytest.fail, producer._filling, pytest.fail, RecordFuture, CLOCK)
+        before = time.time_ns() // 1_000_000
+        futures = [send("t", b"v"), send("t", b"v", b"k"), send("t", value=b"w", key=None, timestamp=77)]
+        producer.flush()
+        found = [future.result() for future in futures]
+    assert [one.offset for one in found] == [1, 2, 3]
+    assert all(before <= one.timestamp <= before + 60_000 for one in found[:2])
+    assert found[2].timestamp == 77
+
+
+def test_other_records_are_left_to_python_with_all_arguments(log: CommitLog) -> None:
+    log.create_topic("t")
+    with log.producer(linger_ms=60_000) as producer:
+        producer.send("t", b"value", b"key")
+        send = native.fast_send(
+            lambda *positional, **named: (positional, named),
+            producer._filling,
+            pytest.fail,
+            RecordFuture,
+            CLOCK,
+        )
+        assert send("other", b"v") == (("other", b"v"), {})
+        assert send("t", b"larger than the first") == (("t", b"larger than the first"), {})
+        assert send("t", b"v", b"k", [("h", b"")]) == (("t", b"v", b"k", [("h", b"")]), {})
+        assert send("t", b"v", partition=0) == (("t", b"v"), {"partition": 0})
+        assert send("t", b"v", timestamp=-1) == (("t", b"v"), {"timestamp": -1})
+        assert send("t", b"v", timestamp=True) == (("t", b"v"), {"timestamp": True})
+        assert send("t", b"v", value=b"twice") == (("t", b"v"), {"value": b"twice"})
+        assert send("t", None) == (("t", None), {})
+        assert send(*"12345678") == (tuple("12345678"), {})
+        assert send() == ((), {})
+
+
+def test_a_clock_that_a_test_puts_in_place_counts(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = log.create_topic("t").partition(0)
+    with log.producer() as producer:
+        monkeypatch.setattr("time.time_ns", lambda: 5_000_000_000)
+        monkeypatch.setattr("commitlog.clients.producer.now", lambda: 6.0)
+        for _ in range(3):
+            partition.append(b"v")
+            producer.send("t", b"v").result()
+    assert [record.timestamp for record in partition] == [5_000, 6_000] * 3
+
+
+def test_a_record_that_comes_too_late_for_its_batch_is_sent_again(log: CommitLog) -> None:
+    log.create_topic("t")
+    with log.producer(linger_ms=60_000) as producer:
+        producer.send("t", b"value", b"key")
+        producer._filling["t"].limit = 0  # as close() leaves it
+        seen: list[Any] = []
+        send = native.fast_send(
+            lambda *given: "again", producer._filling, lambda *given: seen.append(given), RecordFuture, CLOCK
+        )
+        assert send("t", b"v") == "again"
+        assert [ticket for _, ticket in seen] == [1]
+        failing = native.fast_send(pytest.fail, producer._filling, lambda *given: 1 / 0, RecordFuture, CLOCK)
+        with pytest.raises(ZeroDivisionError):
+            failing("t", b"v")
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+strings = st.one_of(
+    st.lists(st.binary(max_size=12), max_size=40),
+    st.lists(st.sampled_from([b"", b"a" * 255, b"b" * 256, b"c" * 65_535, b"d" * 65_536]), max_size=6),
+    st.lists(st.just(b"same"), max_size=40),
+    st.lists(odd, max_size=6),
+)
+
+
+@given(strings, st.booleans())
+def test_byte_strings_are_packed_the_same(items: list[Any], as_tuple: bool) -> None:
+    given_items = tuple(items) if as_tuple else items
+
+    def packed(function: Callable[..., Any]) -> Any:
+        try:
+            return function(given_items, "value")
+        except InvalidRecordError as error:
+            return str(error)
+
+    assert packed(columns.pack_bytes) == packed(columns.pure_pack_bytes)
+
+
+# --- misuse --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: native.read_ones(Record, "text", 0, 9, 9), TypeError),
+        (lambda: native.read_ones(Record, memoryview(b"1234")[::2], 0, 9, 9), BufferError),
+        (lambda: native.read_ones(list, b"", 0, 9, 9), TypeError),
+        (lambda: native.read_ones(Record, b"", "0", 9, 9), TypeError),
+        (lambda: native.read_ones(Record, b"", 1 << 70, 9, 9), OverflowError),
+        (lambda: native.read_ones(Record, b""), TypeError),
+        (lambda: native.walk_ones(b"", 0, 0, 0, 0, ()), ValueError),
+        (lambda: native.walk_ones(b"", -1, 0, 0, 0, []), ValueError),
+        (lambda: native.crc32c(b"", 0, 0), TypeError),
+        (lambda: native.crc32c("text"), TypeError),
+        (lambda: native.crc32c_many(b"1234", np.array([0, 2]), np.array([2, 5])), ValueError),
+        (lambda: native.crc32c_many(b"1234", np.array([-1]), np.array([2])), ValueError),
+        (lambda: native.crc32c_many(b"1234", np.array([3]), np.array([2])), ValueError),
+        (lambda: native.crc32c_many(b"1234", np.array([0]), np.array([1, 2])), ValueError),
+        (lambda: native.join_parts(b"1234", np.array([0]), np.array([5])), ValueError),
+        (lambda: native.join_parts(b"1234", np.array([0]), "text"), TypeError),
+        (lambda: native.batch_starts(b"", None, 0), TypeError),
+        (lambda: native.single_append(print, print, None, int, -1, 0), TypeError),
+        (lambda: native.single_append(print, print, None, 5, 0, 0), TypeError),
+        (lambda: native.single_append(print, print, None, int, 0, 0)(b"v"), AttributeError),
+        (lambda: native.fast_send(print, [], print, RecordFuture, {}), TypeError),
+        (lambda: native.fast_send(print, {"t": 5}, print, RecordFuture, {})("t", b"v"), AttributeError),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(call: Callable[[], object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        call()
+
+
+def test_places_outside_of_the_buffer_hold_nothing() -> None:
+    for position, limit in [(-1, 1600), (5000, 9000), (0, -1), (2**62, 2**63 - 1)]:
+        assert native.read_ones(Record, RUN, position, limit, FAR) == ([], position)
+        assert native.batch_starts(RUN, position, limit) == b""
+
+
+def test_no_call_keeps_memory_or_its_buffer(mapped: Partition, log: CommitLog) -> None:
+    append, log_producer = mapped.append, log.producer(linger_ms=60_000, batch_size=10_000)
+    send, log_topic = log_producer.send, mapped.name.rpartition("-")[0]
+    raw = bytearray(RUN + one(b"", None, 0, 0, 50, 0)[:-1] + b"\xff")
+    before = None
+    for turn in range(20):
+        for _ in range(2_000):
+            native.read_ones(Record, raw, 0, len(raw), FAR)
+            native.walk_ones(raw, 0, len(raw), 0, 0, [])
+            native.batch_starts(raw, 0, len(raw))
+            native.crc32c_many(raw, np.array([0]), np.array([80]))
+            outcome(native.crc32c_many, raw, np.array([0]), np.array([1 << 40]))
+            native.join_parts(raw, np.array([0, 5]), np.array([80, 9]))
+            outcome(native.join_parts, raw, np.array([0]), b"short")
+            outcome(native.read_ones, Record, raw, 0, 0, None)
+            append(b"value", key=b"key")
+            outcome(append, b"value", b"key")
+            send(log_topic, b"value", b"key")
+            outcome(send, log_topic, b"value", 5)
+            native.pack_strings([b"a", b"bc"] * 20)
+            native.pack_strings((b"a", 5))
+        gc.collect()
+        if turn == 5:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert before is not None
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4_000
+    )  # kilobytes, after 28,000 turns
+    raw.append(0)  # BufferError if a call had kept it
