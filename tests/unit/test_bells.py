@@ -193,6 +193,19 @@ def test_a_consumer_that_waits_is_woken(path: Path) -> None:
             assert not writing._state.waited_for[0] or consumer.position(("orders", 0)) == 1
 
 
+def test_an_append_into_the_mapped_tail_wakes_a_reader(path: Path) -> None:
+    with commitlog.open(path) as log, commitlog.open(path, mode="r") as reader:
+        writing, listener = log.topic("orders").partition(0), Listener()
+        while writing._state.writer.tail is None:
+            writing.append(b"value")
+        writing.append(b"value", timestamp=0)  # nothing but the store is due
+        assert reader.topic("orders").partition(0).watch(listener)
+        assert not listener.wait(0)
+        writing.append(b"value", timestamp=0)
+        assert listener.wait(0)
+        assert not writing._state.waited_for[0]
+
+
 def test_readers_of_a_replicated_partition_are_woken_by_the_high_watermark(path: Path) -> None:
     with commitlog.open(path) as log, commitlog.open(path, mode="r") as reader:
         writing, listener = log.topic("orders").partition(0), Listener()
