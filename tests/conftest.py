@@ -30,14 +30,16 @@ def pytest_configure(config: pytest.Config) -> None:
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         errors = os.dup(2)
     config.add_cleanup(lambda: os.close(errors))
-    config.pluginmanager.register(_Soak(errors), "commitlog-soak")
+    shows = soak.SOAK and not hasattr(config, "workerinput")  # not in a worker of xdist
+    config.pluginmanager.register(_Soak(errors, shows), "commitlog-soak")
 
 
 class _Soak:
     """Limits each test in time, gathers what the long forms did, and shows it at the end."""
 
-    def __init__(self, errors: int) -> None:
+    def __init__(self, errors: int, shows_failures: bool) -> None:
         self._errors = errors
+        self._shows_failures = shows_failures
         self._table = soak.Table()
 
     @pytest.hookimpl(wrapper=True)
@@ -58,6 +60,8 @@ class _Soak:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._table.add(report)
+        if report.failed and self._shows_failures:  # at once: a long run may be ended before its last test
+            os.write(self._errors, f"\n{report.nodeid} ({report.when})\n{report.longreprtext}\n".encode())
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if soak.SOAK:

@@ -35,9 +35,8 @@ def main() -> int:
         reports = []
         for one in running:
             reports.append(one.result())
+            keep_faults(reports[-1], options.faults)  # now: the run may be ended before the last target
             print(table(reports[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-    for report in reports:
-        keep_faults(report, options.faults)
     print(table(reports))
     return 1 if any(report.faults for report in reports) else 0
 

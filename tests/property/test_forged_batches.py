@@ -18,7 +18,7 @@ import soak
 from crc32c import crc32c
 from soak import SEED, SOAK
 
-_ROOM_BYTES = 256 << 20
+_ROOM_BYTES = 512 << 20  # a million headers, the most in a batch, take half of it as dictionaries, for Arrow
 _MANY = 1_000
 
 

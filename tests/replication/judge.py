@@ -30,6 +30,7 @@ class Judge:
         self.acknowledged: dict[int, bytes] = {}  # batches, by base_offset
         self.readable: dict[int, bytes] = {}
         self.readable_end = 0
+        self.first_known = 0  # what lies below was trimmed where the last disaster left the truth
         self.leaders: dict[int, tuple[int, int]] = {}
         self.intact: set[int] = set()  # members of the ISR that have not crashed since they got in
         self.disasters = 0
@@ -87,12 +88,15 @@ class Judge:
         self.rebase_pending = False
         place = bisect_right(log.disk.ends, log.start_offset)
         first = BATCH.unpack(log.disk.batches[place])[0] if place < len(log.disk.ends) else log.start_offset
+        self.first_known = first
         known = {
             base: batch
             for base, batch in self.readable.items()
             if sum(BATCH.unpack(batch)[:2]) <= first or batch_at(log, base) == batch
         }
-        self.readable = known | {BATCH.unpack(batch)[0]: batch for batch in log.below(log.high_watermark)}
+        there = {BATCH.unpack(batch)[0]: batch for batch in log.below(log.high_watermark)}
+        # what was trimmed is still on the disk, but nobody can read it
+        self.readable = known | {base: batch for base, batch in there.items() if base >= first}
         self.acknowledged = {
             base: batch for base, batch in self.acknowledged.items() if batch_at(log, base) == batch
         }
@@ -105,6 +109,8 @@ class Judge:
         for batch in batches:
             base, count = BATCH.unpack(batch)[:2]
             known = self.readable.get(base)
+            if known is None and base + count <= self.first_known:
+                continue  # another replica has not trimmed it yet
             if known != batch and (known is not None or base < self.readable_end):
                 other = (
                     BATCH.unpack(known) if known else f"nothing that begins there, up to {self.readable_end}"

@@ -30,6 +30,12 @@ def test_no_long_schedule_of_failures_breaks_a_promise(chunk: int) -> None:
         count("schedules simulated")
 
 
+@pytest.mark.parametrize("seed", [598374020301, 598374021183])
+def test_a_replica_that_trimmed_may_lead_after_a_disaster(seed: int) -> None:
+    """Schedules in which the judge once took what was trimmed for what can be read."""
+    run(seed, actions=300)
+
+
 def test_a_seed_gives_the_same_run_every_time() -> None:
     assert run(7).trace == run(7).trace
 
