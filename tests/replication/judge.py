@@ -30,7 +30,7 @@ class Judge:
         self.acknowledged: dict[int, bytes] = {}  # batches, by base_offset
         self.readable: dict[int, bytes] = {}
         self.readable_end = 0
-        self.first_known = 0  # what lies below was trimmed where the last disaster left the truth
+        self.first_known = 0  # the first leader after the last disaster had trimmed what lies below
         self.leaders: dict[int, tuple[int, int]] = {}
         self.intact: set[int] = set()  # members of the ISR that have not crashed since they got in
         self.disasters = 0
