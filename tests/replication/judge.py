@@ -30,7 +30,7 @@ class Judge:
         self.acknowledged: dict[int, bytes] = {}  # batches, by base_offset
         self.readable: dict[int, bytes] = {}
         self.readable_end = 0
-        self.first_known = 0  # what lies below was trimmed where the last disaster left the truth
+        self.first_known = 0  # the first leader after the last disaster had trimmed what lies below
         self.leaders: dict[int, tuple[int, int]] = {}
         self.intact: set[int] = set()  # members of the ISR that have not crashed since they got in
         self.disasters = 0
@@ -94,13 +94,14 @@ class Judge:
             for base, batch in self.readable.items()
             if sum(BATCH.unpack(batch)[:2]) <= first or batch_at(log, base) == batch
         }
-        there = {BATCH.unpack(batch)[0]: batch for batch in log.below(log.high_watermark)}
         # what was trimmed is still on the disk, but nobody can read it
-        self.readable = known | {base: batch for base, batch in there.items() if base >= first}
+        there = {BATCH.unpack(batch)[0]: batch for batch in log.disk.batches[place:]}
+        read = [*known.values(), *log.below(log.high_watermark)]
+        self.readable_end = max((sum(BATCH.unpack(batch)[:2]) for batch in read), default=0)
+        self.readable = known | {base: batch for base, batch in there.items() if base < self.readable_end}
         self.acknowledged = {
             base: batch for base, batch in self.acknowledged.items() if batch_at(log, base) == batch
         }
-        self.readable_end = max((sum(BATCH.unpack(batch)[:2]) for batch in self.readable.values()), default=0)
 
     def becomes_readable(self, batches: list[bytes], life: tuple[int, int], epoch: int) -> bool:
         """Check batches that a replica lets be read; False if it has not heard of a disaster yet."""
@@ -109,8 +110,9 @@ class Judge:
         for batch in batches:
             base, count = BATCH.unpack(batch)[:2]
             known = self.readable.get(base)
-            if known is None and base + count <= self.first_known:
-                continue  # another replica has not trimmed it yet
+            if known is None and base + count <= self.first_known:  # this replica has not trimmed it yet
+                self.readable[base] = batch
+                continue
             if known != batch and (known is not None or base < self.readable_end):
                 other = (
                     BATCH.unpack(known) if known else f"nothing that begins there, up to {self.readable_end}"

@@ -527,6 +527,18 @@ def test_nobody_leads_while_the_only_one_in_sync_comes_back_with_another_disk() 
     assert orders(decided).leader_epoch > orders(state).leader_epoch
 
 
+def test_a_move_to_a_node_that_lost_its_disk_removes_no_replica_before_the_disk_is_back() -> None:
+    state = with_isr(created(on_disks(1, 2), "orders", 1, 2, {}), 1)
+    lost = joined(gone(state, 1), 1, "host", clean=False, disk_id="new")
+    moving = moved(lost, ORDERS, [1])
+    one = orders(moving)
+    assert (one.replicas, one.target, one.leader, one.awaits) == ((1, 2), (1,), None, "disk 1")
+    one = orders(joined(gone(moving, 1), 1, "host", clean=False, disk_id="disk 1"))
+    assert (one.replicas, one.target, one.leader, one.awaits) == ((1,), None, 1, None)
+    one = orders(apply(moving, AlterTopic("orders", UNCLEAN)))
+    assert (one.replicas, one.target, one.leader, one.isr) == ((1, 2), (1,), 2, (2,))
+
+
 def test_one_of_several_in_sync_that_comes_back_with_another_disk_leaves_the_isr() -> None:
     state = created(on_disks(1, 2, 3), "orders", 1, 3, {})
     after = orders(joined(state, 1, "host", clean=True, disk_id="new"))
