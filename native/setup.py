@@ -18,7 +18,11 @@ setup(
         Extension(
             "commitlog_speedups",
             sources=sorted(str(path.relative_to(HERE)) for path in HERE.glob("src/*.c")),
-            depends=sorted(str(path.relative_to(HERE)) for path in HERE.glob("src/*.h")),
+            depends=[
+                "pyproject.toml",
+                "setup.py",
+                *sorted(str(path.relative_to(HERE)) for path in HERE.glob("src/*.h")),
+            ],
             define_macros=[("Py_LIMITED_API", "0x030B0000"), ("COMMITLOG_VERSION", f'"{VERSION}"')],
             extra_compile_args=["-O3", "-std=c11", "-fvisibility=hidden", *STRICT],
             py_limited_api=True,

@@ -25,8 +25,8 @@
     name(rules) name(waiters) name(count) name(counts_records) name(lock) name(locked) name(writer) name(next_offset)   \
     name(append_refusal) name(leader_epoch) name(words) name(segment) name(size_bytes) name(lean_end) name(roll_after)  \
     name(quiet_position) name(tail) name(tail_start) name(tail_end) name(max_timestamp) name(shapes) name(keyed)        \
-    name(log_append_time) name(flags) name(max_message_bytes) name(key) name(headers) name(timestamp) name(sync) name(time_ns) \
-    name(waited_for) name(notify_of_append)
+    name(log_append_time) name(flags) name(max_message_bytes) name(key) name(headers) name(timestamp) name(sync)          \
+    name(time_ns) name(waited_for) name(notify_of_append)
 
 static struct {
 #define DECLARED(name) PyObject *name;
@@ -34,7 +34,7 @@ static struct {
 } names;
 
 static PyTypeObject *appending_type;
-static PyObject *time_globals; /* of the module `time` */
+static Clock clock_ns; /* time.time_ns */
 
 /* What one partition's append() needs; it is the `self` of that function. */
 typedef struct {
@@ -175,90 +175,114 @@ static void write_body(uint8_t *to, const One *one, const Plain *plain)
     memset(to + front + key_size + value_size, 0, one->size - sizeof *one - key_size - value_size);
 }
 
-/* Set the end of a segment back, after an error, which stays set. */
-static void take_back(PyObject *segment, int64_t position)
-{
-    PyObject *type, *error, *traceback, *old_end;
-    PyErr_Fetch(&type, &error, &traceback);
-    old_end = PyLong_FromLongLong(position);
-    if (old_end == NULL || PyObject_SetAttr(segment, names.size_bytes, old_end) < 0)
-        PyErr_Clear();
-    Py_XDECREF(old_end);
-    PyErr_Restore(type, error, traceback);
-}
+/* Where a record goes. */
+typedef struct {
+    PyObject *writer, *segment;
+    int64_t position, end;    /* in the segment */
+    int64_t tail_start;       /* of the part that is mapped */
+    int64_t leader_epoch;
+} Place;
 
-/* Store the record, if it goes into the mapped tail and nothing else is due. Returns 1 and the offset if it did, 0 if
- * that is for Appender._store(), -1 after an error; then nothing has changed. */
-static int store(Appending *self, const Plain *plain, One *one, uint32_t crc, PyObject *writer, PyObject *segment,
-                 PyObject **offset_object)
+/* Look whether the record goes into the mapped tail and nothing else is due; -1 after an error. */
+static int look(Appending *self, const Plain *plain, uint32_t size, Place *place)
 {
-    PyObject *state = self->state;
-    int64_t position, lean_end, roll_after, quiet_position, tail_start, tail_end, max_timestamp, epoch, offset;
-    if (!get_int64(segment, names.size_bytes, &position) || !get_int64(writer, names.tail_end, &tail_end))
+    PyObject *writer = place->writer;
+    int64_t lean_end, roll_after, quiet_position, tail_end, max_timestamp;
+    if (!get_int64(place->segment, names.size_bytes, &place->position) ||
+        !get_int64(writer, names.tail_end, &tail_end))
         return -1;
-    int64_t end = position + one->size;
-    if (position < 0 || end > tail_end)
+    place->end = place->position + size;
+    if (place->position < 0 || place->end > tail_end)
         return 0;
     if (!get_int64(writer, names.lean_end, &lean_end) || !get_int64(writer, names.quiet_position, &quiet_position) ||
         !get_int64(writer, names.roll_after, &roll_after) ||
         !get_int64(writer, names.max_timestamp, &max_timestamp) ||
-        !get_int64(writer, names.tail_start, &tail_start) || !get_int64(state, names.leader_epoch, &epoch))
+        !get_int64(writer, names.tail_start, &place->tail_start) ||
+        !get_int64(self->state, names.leader_epoch, &place->leader_epoch))
         return -1;
-    if (end > lean_end || position > quiet_position || plain->timestamp > roll_after ||
-        plain->timestamp > max_timestamp || position < tail_start || epoch != (int32_t)epoch)
-        return 0;
+    return place->end <= lean_end && place->position <= quiet_position && place->position >= place->tail_start &&
+           plain->timestamp <= roll_after && plain->timestamp <= max_timestamp &&
+           place->leader_epoch == (int32_t)place->leader_epoch;
+}
+
+/* What is held during the stores. */
+typedef struct {
     Py_buffer tail, words;
-    PyObject *tail_object = PyObject_GetAttr(writer, names.tail);
-    PyObject *words_object = tail_object == NULL ? NULL : PyObject_GetAttr(state, names.words);
-    PyObject *old = words_object == NULL ? NULL : PyObject_GetAttr(state, names.next_offset);
-    int done = -1;
-    if (old != NULL && !PyObject_CheckBuffer(tail_object)) { /* a disk that tests made up */
-        done = 0;
-        goto unheld;
-    }
-    int has_tail = old != NULL && PyObject_GetBuffer(tail_object, &tail, PyBUF_WRITABLE) == 0;
-    int has_words = has_tail && PyObject_GetBuffer(words_object, &words, PyBUF_WRITABLE) == 0;
-    offset = has_words ? PyLong_AsLongLong(old) : -1;
-    PyObject *new_end = NULL, *new_next = NULL;
-    if (!has_words || (offset == -1 && PyErr_Occurred()))
-        goto finished;
+    PyObject *offset, *next_offset, *end;
+} Held;
+
+static void let_go(Held *held)
+{
+    PyBuffer_Release(&held->tail); /* does nothing with a buffer that was not got */
+    PyBuffer_Release(&held->words);
+    Py_XDECREF(held->offset);
+    Py_XDECREF(held->next_offset);
+    Py_XDECREF(held->end);
+}
+
+/* Get the buffer that an attribute is; 0 if it is none, -1 after an error. */
+static int hold_buffer(PyObject *owner, PyObject *name, Py_buffer *buffer)
+{
+    PyObject *found = PyObject_GetAttr(owner, name);
+    int held = found == NULL ? -1 : PyObject_CheckBuffer(found);
+    if (held > 0 && PyObject_GetBuffer(found, buffer, PyBUF_WRITABLE) < 0)
+        held = -1;
+    Py_XDECREF(found);
+    return held;
+}
+
+/* Get everything that the stores need, so that none of them can fail; 0 if Appender._store() has to do them, -1 after
+ * an error. */
+static int hold(Appending *self, const Place *place, int64_t *offset, Held *held)
+{
+    int is_held = hold_buffer(place->writer, names.tail, &held->tail); /* 0: a disk that tests made up */
+    if (is_held > 0)
+        is_held = hold_buffer(self->state, names.words, &held->words);
+    if (is_held <= 0)
+        return is_held;
+    if ((held->offset = PyObject_GetAttr(self->state, names.next_offset)) == NULL)
+        return -1;
+    *offset = clamped(held->offset);
+    if (*offset == -1 && PyErr_Occurred())
+        return -1;
     Py_ssize_t last_word = self->end_word > self->next_word ? self->end_word : self->next_word;
-    if (offset < 0 || offset > LAST_OFFSET || end - tail_start > tail.len || words.len / 8 <= last_word) {
-        done = 0;
-        goto finished;
+    if (*offset < 0 || *offset > LAST_OFFSET || place->end - place->tail_start > held->tail.len ||
+        held->words.len / 8 <= last_word)
+        return 0;
+    held->end = PyLong_FromLongLong(place->end);
+    held->next_offset = PyLong_FromLongLong(*offset + 1);
+    return held->end == NULL || held->next_offset == NULL ? -1 : 1;
+}
+
+/* Store the record, if it goes into the mapped tail and nothing else is due. Returns 1 and the offset if it did, 0 if
+ * that is for Appender._store(), -1 after an error; then nothing has changed. */
+static int store(Appending *self, const Plain *plain, One *one, uint32_t crc, Place *place, PyObject **offset_object)
+{
+    int64_t offset;
+    Held held = {0};
+    int done = look(self, plain, one->size, place);
+    if (done <= 0)
+        return done;
+    done = hold(self, place, &offset, &held);
+    if (done > 0) {
+        one->offset = offset;
+        one->leader_epoch = (int32_t)place->leader_epoch;
+        one->checksum = crc ^ fold(offset, one->leader_epoch);
+        uint8_t *to = (uint8_t *)held.tail.buf + (place->position - place->tail_start);
+        memcpy(to, one, STAMP_BYTES);
+        write_body(to + STAMP_BYTES, one, plain);
+        /* the second cannot fail: it is a slot */
+        if (PyObject_SetAttr(place->segment, names.size_bytes, held.end) < 0 ||
+            PyObject_SetAttr(self->state, names.next_offset, held.next_offset) < 0)
+            done = -1;
     }
-    new_end = PyLong_FromLongLong(end);
-    new_next = PyLong_FromLongLong(offset + 1);
-    if (new_end == NULL || new_next == NULL)
-        goto finished;
-    one->offset = offset;
-    one->leader_epoch = (int32_t)epoch;
-    one->checksum = crc ^ fold(offset, (int32_t)epoch);
-    uint8_t *to = (uint8_t *)tail.buf + (position - tail_start);
-    memcpy(to, one, STAMP_BYTES);
-    write_body(to + STAMP_BYTES, one, plain);
-    if (PyObject_SetAttr(segment, names.size_bytes, new_end) < 0)
-        goto finished;
-    if (PyObject_SetAttr(state, names.next_offset, new_next) < 0) {
-        take_back(segment, position);
-        goto finished;
+    if (done > 0) {
+        int64_t *word = held.words.buf; /* readers in other processes see each store whole, and in this order */
+        __atomic_store_n(word + self->end_word, place->end, __ATOMIC_RELEASE);
+        __atomic_store_n(word + self->next_word, offset + 1, __ATOMIC_RELEASE);
+        *offset_object = Py_NewRef(held.offset);
     }
-    int64_t *word = words.buf; /* readers in other processes see each store whole, and in this order */
-    __atomic_store_n(word + self->end_word, end, __ATOMIC_RELEASE);
-    __atomic_store_n(word + self->next_word, offset + 1, __ATOMIC_RELEASE);
-    *offset_object = Py_NewRef(old);
-    done = 1;
-finished:
-    if (has_words)
-        PyBuffer_Release(&words);
-    if (has_tail)
-        PyBuffer_Release(&tail);
-    Py_XDECREF(new_next);
-    Py_XDECREF(new_end);
-unheld:
-    Py_XDECREF(old);
-    Py_XDECREF(words_object);
-    Py_XDECREF(tail_object);
+    let_go(&held);
     return done;
 }
 
@@ -270,7 +294,7 @@ static int measure(Appending *self, Plain *plain, PyObject *timestamp, uint32_t 
     if (self->most_bytes < 0 || (self->keyed && plain->key == Py_None))
         return 0;
     if (timestamp == NULL || self->log_append_time) {
-        int is_real = is_real_clock(time_globals, names.time_ns);
+        int is_real = is_real_clock(&clock_ns, clock_ns.globals, names.time_ns);
         if (is_real <= 0)
             return is_real;
         struct timespec now;
@@ -310,12 +334,13 @@ static int try_store(Appending *self, const Plain *plain, One *one, uint32_t crc
     if (counted || waited || refused)
         return 0;
     int done = -1;
-    PyObject *writer = PyObject_GetAttr(self->state, names.writer);
-    PyObject *segment = writer == NULL ? NULL : PyObject_GetAttr(writer, names.segment);
-    if (segment != NULL)
-        done = store(self, plain, one, crc, writer, segment, offset);
-    Py_XDECREF(segment);
-    Py_XDECREF(writer);
+    Place place = {.writer = PyObject_GetAttr(self->state, names.writer)};
+    if (place.writer != NULL)
+        place.segment = PyObject_GetAttr(place.writer, names.segment);
+    if (place.segment != NULL)
+        done = store(self, plain, one, crc, &place, offset);
+    Py_XDECREF(place.segment);
+    Py_XDECREF(place.writer);
     return done;
 }
 
@@ -478,13 +503,8 @@ int append_prepare(PyObject *module)
     if (names.name == NULL && (names.name = PyUnicode_InternFromString(#name)) == NULL)                                 \
         return 0;
     NAMES(INTERNED)
-    if (time_globals == NULL) {
-        PyObject *time = PyImport_ImportModule("time");
-        if (time == NULL)
-            return 0;
-        time_globals = Py_XNewRef(PyModule_GetDict(time));
-        Py_DECREF(time);
-    }
+    if (!learn_clock(&clock_ns, names.time_ns))
+        return 0;
     if (appending_type == NULL)
         appending_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
     return appending_type != NULL;

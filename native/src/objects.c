@@ -25,10 +25,25 @@ int get_int64(PyObject *owner, PyObject *name, int64_t *found)
     return *found != -1 || !PyErr_Occurred();
 }
 
-int is_real_clock(PyObject *globals, PyObject *name)
+int learn_clock(Clock *clock, PyObject *name)
 {
-    PyObject *clock = PyDict_GetItemWithError(globals, name);
-    return clock == NULL ? (PyErr_Occurred() ? -1 : 0) : PyCFunction_CheckExact(clock);
+    if (clock->globals == NULL) {
+        PyObject *time = PyImport_ImportModule("time");
+        clock->globals = time == NULL ? NULL : Py_XNewRef(PyModule_GetDict(time));
+        Py_XDECREF(time);
+    }
+    PyObject *function = clock->globals == NULL ? NULL : PyDict_GetItemWithError(clock->globals, name);
+    clock->function = function != NULL && PyCFunction_CheckExact(function) ? PyCFunction_GetFunction(function) : NULL;
+    return !PyErr_Occurred();
+}
+
+int is_real_clock(const Clock *clock, PyObject *globals, PyObject *name)
+{
+    PyObject *found = PyDict_GetItemWithError(globals, name);
+    if (found == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    return clock->function != NULL && PyCFunction_CheckExact(found) &&
+           PyCFunction_GetFunction(found) == clock->function;
 }
 
 PyObject *call_with(PyObject *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords)

@@ -10,7 +10,7 @@
 
 #define NAMES(name)                                                                                                     \
     name(records) name(tickets) name(keyed_bytes) name(unkeyed_bytes) name(limit) name(has_given_times)                 \
-    name(_delivery) name(_ticket) name(value) name(key) name(timestamp) name(topic) name(now)
+    name(_delivery) name(_ticket) name(value) name(key) name(timestamp) name(time) name(now)
 
 static struct {
 #define DECLARED(name) PyObject *name;
@@ -18,6 +18,7 @@ static struct {
 } names;
 
 static PyTypeObject *sending_type;
+static Clock clock_seconds; /* time.time */
 
 /* What one producer's send() needs; it is the `self` of that function. */
 typedef struct {
@@ -119,7 +120,7 @@ static int try_send(Sending *self, const Sent *sent, PyObject **future)
     if (sent->timestamp != NULL && (!PyLong_CheckExact(sent->timestamp) ||
                                     PyLong_AsLongLongAndOverflow(sent->timestamp, &overflow) < 0))
         goto finished;
-    if (sent->timestamp == NULL && (done = is_real_clock(self->globals, names.now)) <= 0)
+    if (sent->timestamp == NULL && (done = is_real_clock(&clock_seconds, self->globals, names.now)) <= 0)
         goto finished;
     done = -1;
     if (sent->timestamp != NULL && PyObject_SetAttr(batch, names.has_given_times, Py_True) < 0)
@@ -252,6 +253,8 @@ int send_prepare(PyObject *module)
     if (names.name == NULL && (names.name = PyUnicode_InternFromString(#name)) == NULL)                                 \
         return 0;
     NAMES(INTERNED)
+    if (!learn_clock(&clock_seconds, names.time))
+        return 0;
     if (sending_type == NULL)
         sending_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
     return sending_type != NULL;
@@ -263,7 +266,7 @@ PyObject *fast_send(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
     if (!check_count("fast_send", count, 5))
         return NULL;
     if (!PyDict_CheckExact(args[1]) || !PyType_Check(args[3]) || !PyDict_CheckExact(args[4])) {
-        PyErr_SetString(PyExc_TypeError, "fast_send() takes a dict of batches, the type of futures and the globals of a module");
+        PyErr_SetString(PyExc_TypeError, "fast_send() takes a dict of batches, a type of futures and a module's globals");
         return NULL;
     }
     Sending *self = PyObject_GC_New(Sending, sending_type);

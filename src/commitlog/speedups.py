@@ -11,20 +11,25 @@ from types import ModuleType
 
 from commitlog.version import __version__
 
+INTERFACE = 1  # as in native/src/module.c, for a clone whose package was built before a change
+
 
 def _found() -> tuple[ModuleType | None, str]:
     """Return the package, or None, and a sentence about it."""
-    if os.environ.get("COMMITLOG_PURE") == "1":
-        return None, "not used, because COMMITLOG_PURE=1 is set"
+    pure = os.environ.get("COMMITLOG_PURE", "")
+    if pure not in ("", "0"):
+        return None, f"not used, because COMMITLOG_PURE={pure} is set"
     try:
         import commitlog_speedups
     except ModuleNotFoundError:
         return None, "not used, because commitlog-speedups is not installed"
-    except ImportError as error:
+    except Exception as error:
         return None, f"not used, because commitlog-speedups cannot be loaded: {error}"
-    version = commitlog_speedups.__version__
+    version = getattr(commitlog_speedups, "__version__", "without a version")
     if version != __version__:
         return None, f"not used, because commitlog-speedups {version} is not for commitlog {__version__}"
+    if getattr(commitlog_speedups, "INTERFACE", None) != INTERFACE:
+        return None, "not used, because commitlog-speedups was built from other sources; build it again"
     return commitlog_speedups, "used"
 
 

@@ -8,6 +8,7 @@ import gc
 import os
 import resource
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -134,6 +135,18 @@ def test_read_ones_returns_the_same_records(raw: bytes, place: int, less: int, e
         assert found == expected
         assert same_types(found[0], expected[0])
         assert all(type(record) is Record for record in found[0])
+        assert [hash(record) for record in found[0]] == [hash(tuple(record)) for record in expected[0]]
+
+
+def test_a_type_of_records_that_has_more_than_fields_is_filled_by_its_constructor() -> None:
+    class Larger(Record):
+        pass
+
+    found, end = native.read_ones(Larger, RUN, 0, len(RUN), FAR)
+    assert (found, end) == single.pure_read_ones(RUN, 0, len(RUN), FAR)
+    assert {type(record) for record in found} == {Larger}
+    found[0].note = "it has its dictionary"
+    assert vars(found[0]) == {"note": "it has its dictionary"}
 
 
 @given(buffers(), st.integers(0, 60), st.integers(-50, 300), st.integers(0, 6), epochs)
@@ -146,6 +159,15 @@ def test_walk_ones_finds_the_same_batches(raw: bytes, place: int, less: int, off
         arguments = memoryview(raw), position, end, offset, epoch
         assert single.walk_ones(*arguments, found) == single.pure_walk_ones(*arguments, expected)
         assert found == expected
+
+
+@pytest.mark.parametrize("walk", [single.pure_walk_ones, single.walk_ones])
+def test_a_walk_ends_at_the_last_offset(walk: Callable[..., tuple[int, int]]) -> None:
+    last = format.LAST_OFFSET
+    raw = b"".join(one(b"v", None, 77, 0, offset, 0) for offset in (last - 1, last, last + 1))
+    places: list[tuple[int, int, int]] = []
+    assert walk(memoryview(raw), 0, len(raw), last - 1, 0, places) == (2 * len(raw) // 3, last + 1)
+    assert [offset for offset, _, _ in places] == [last - 1, last]
 
 
 @given(buffers(), st.integers(0, 60), st.integers(0, 300))
@@ -428,6 +450,35 @@ def test_a_clock_that_a_test_puts_in_place_counts(log: CommitLog, monkeypatch: p
             partition.append(b"v")
             producer.send("t", b"v").result()
     assert [record.timestamp for record in partition] == [5_000, 6_000] * 3
+
+
+def test_a_compiled_function_in_the_place_of_the_clock_counts(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = log.create_topic("t").partition(0)
+    with log.producer() as producer:
+        monkeypatch.setattr("time.time_ns", deque([5_000_000_000] * 99).popleft)
+        monkeypatch.setattr("commitlog.clients.producer.now", deque([6.0] * 99).popleft)
+        for _ in range(3):
+            partition.append(b"v")
+            producer.send("t", b"v").result()
+    assert [record.timestamp for record in partition] == [5_000, 6_000] * 3
+
+
+def test_a_producer_with_a_send_of_its_own_keeps_it(log: CommitLog) -> None:
+    class Counting(Producer):
+        sent = 0
+
+        def send(self, *args: Any, **named: Any) -> RecordFuture:
+            self.sent += 1
+            return super().send(*args, **named)
+
+    log.create_topic("t")
+    plain_one = log.producer()
+    with Counting(log, plain_one.config, plain_one._throttle) as producer:
+        for _ in range(3):
+            producer.send("t", b"v")
+    assert producer.sent == 3
 
 
 def test_a_record_that_comes_too_late_for_its_batch_is_sent_again(log: CommitLog) -> None:

@@ -43,9 +43,25 @@ def test_a_package_that_cannot_be_loaded_is_ignored(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_is_imported_if_pure_code_is_asked_for(tmp_path: Path) -> None:
-    found = status_with(tmp_path, "raise SystemExit('imported')", COMMITLOG_PURE="1")
-    assert found == "True not used, because COMMITLOG_PURE=1 is set"
+@pytest.mark.parametrize("program", ["1 / 0", "raise OSError('gone')", "import nothing_of_this_name_"])
+def test_a_package_that_fails_in_any_way_is_ignored(tmp_path: Path, program: str) -> None:
+    assert status_with(tmp_path, program).startswith("True not used, because commitlog-speedups ")
+
+
+@pytest.mark.parametrize("interface", ["", "INTERFACE = 0"])
+def test_a_package_built_from_other_sources_is_ignored(tmp_path: Path, interface: str) -> None:
+    found = status_with(tmp_path, f"__version__ = '{commitlog.__version__}'\n{interface}")
+    assert found == "True not used, because commitlog-speedups was built from other sources; build it again"
+
+
+def test_a_package_without_a_version_is_ignored(tmp_path: Path) -> None:
+    assert "commitlog-speedups without a version is not for commitlog" in status_with(tmp_path, "")
+
+
+@pytest.mark.parametrize("value", ["1", "true"])
+def test_nothing_is_imported_if_pure_code_is_asked_for(tmp_path: Path, value: str) -> None:
+    found = status_with(tmp_path, "raise SystemExit('imported')", COMMITLOG_PURE=value)
+    assert found == f"True not used, because COMMITLOG_PURE={value} is set"
 
 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Producer:
         self._closed = self._forked = False
         self._opened = False  # whether a batch was opened since the thread last looked
         self._resting = True  # whether the thread sleeps until it is woken
-        if native is not None:
+        if native is not None and type(self).send is Producer.send:
             self.send = native.fast_send(  # type: ignore[method-assign]
                 self.send, self._filling, self._settle, RecordFuture, globals()
             )
