@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
@@ -59,10 +58,10 @@ def session(bench: Bench, more: Mapping[str, str] | None = None) -> Any:
     from pyspark.sql import SparkSession
     from spark_floor import Floor
 
-    from commitlog.spark import FAST_CONF, use_java
+    from commitlog.spark import FAST_CONF, use_java, use_python
 
     use_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    use_python()
     places = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(places)  # where workers find spark_floor
     settings = FAST_CONF | {

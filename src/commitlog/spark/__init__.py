@@ -27,6 +27,7 @@ except ImportError as missing:
 from commitlog.spark.java import find_java, use_java
 from commitlog.spark.jobs import compact, export, verify
 from commitlog.spark.mapping import map_arrow
+from commitlog.spark.python import local_python, use_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,15 +48,16 @@ FAST_CONF = CONF | {
 def register(spark: SparkSession) -> None:
     """Register the format "commitlog" with a session that does not find it by itself.
 
-    Workers will run this interpreter, unless PYSPARK_PYTHON is set.
+    Workers will run this interpreter, unless PYSPARK_PYTHON is set: see use_python().
     """
     from pyspark_commitlog import DefaultSource
 
     if "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
         context = getattr(spark, "sparkContext", None)
+        is_local = context is not None and str(context.master).startswith("local")
+        os.environ["PYSPARK_PYTHON"] = local_python() if is_local else sys.executable
         if context is not None:  # it has already read the variable
-            context.pythonExec = sys.executable
+            context.pythonExec = os.environ["PYSPARK_PYTHON"]
     try:
         spark.dataSource.register(DefaultSource)
     except AnalysisException as problem:
@@ -64,5 +66,6 @@ def register(spark: SparkSession) -> None:
 
 
 __all__ = [
-    "CONF", "FAST_CONF", "compact", "export", "find_java", "map_arrow", "register", "use_java", "verify",
+    "CONF", "FAST_CONF", "compact", "export", "find_java", "map_arrow", "register", "use_java", "use_python",
+    "verify",
 ]  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
+
+from commitlog.spark.starters import make_starter
 
 LEAST_VERSION = 17
 # Spark starts Java with this module, which only its machine learning uses, optionally. A reduced Java such as
@@ -69,15 +69,9 @@ def _said(program: str, option: str) -> str:
 @functools.cache
 def _starter(home: str) -> str:
     """Make a temporary home whose java starts that of `home` without the module."""
-    made = tempfile.mkdtemp(prefix="commitlog-java-")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    program = shlex.quote(os.path.join(home, "bin", "java"))
+    made = make_starter("bin/java", _STARTER.format(module=MODULE, program=program))
     os.symlink(home, os.path.join(made, _STARTED))
-    path = os.path.join(made, "bin", "java")
-    os.mkdir(os.path.dirname(path))
-    with open(path, "w") as file:
-        program = shlex.quote(os.path.join(home, "bin", "java"))
-        file.write(_STARTER.format(module=MODULE, program=program))
-    os.chmod(path, 0o755)
     return made
 
 
