@@ -44,6 +44,7 @@ from commitlog.topics.catalog import (
 Mode = Literal["r", "w", "shared"]
 _logger = logging.getLogger("commitlog.log")
 _BELLS_SECONDS = 1.0  # between two looks for bells, where there are none
+_MOST_MADE_AGAIN = 1000  # missing partitions of a topic
 _OF_PARTITION, _OF_SHARED, _SPARE = 4, 8, 32  # descriptors for a partition, a shared one, everything else
 
 
@@ -278,6 +279,7 @@ class TopicSet:
     def _open_topic(self, entry: TopicEntry, mode: Mode) -> Topic:
         config = self._catalog.settings(entry)
         self._check_not_more(entry)
+        self._check_not_much_less(entry)
         partitions = self._open_partitions(entry, config, mode)
         return Topic(entry.name, config, partitions, self, entry.topic_id)
 
@@ -339,6 +341,18 @@ class TopicSet:
             if self._config.recovery_mode != "salvage":
                 raise CorruptionError(os.path.join(self._path, beyond), 0, reason)
             _logger.error("%s is ignored: %s", beyond, reason)
+
+    def _check_not_much_less(self, entry: TopicEntry) -> None:
+        """Raise CorruptionError if so many partitions are missing that the count must be wrong.
+
+        Mode salvage would make an empty partition for each; other modes refuse the first that is missing.
+        """
+        if entry.partitions <= _MOST_MADE_AGAIN:  # a look at the whole directory takes longer
+            return
+        missing = entry.partitions - self._catalog.directories_of(entry)
+        if missing > _MOST_MADE_AGAIN and missing > entry.partitions // 2:
+            reason = f"it says {entry.partitions} partitions, but {missing} of them have no directory"
+            raise CorruptionError(self._catalog.description_of(entry.name), 0, reason)
 
     def _make_again(self, entry: TopicEntry, path: str, mode: Mode) -> None:
         """Raise CorruptionError for a partition without a directory; mode salvage creates an empty one."""
