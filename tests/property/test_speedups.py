@@ -581,10 +581,12 @@ def test_places_outside_of_the_buffer_hold_nothing() -> None:
 
 
 class Box:
-    """Something that can have attributes."""
+    """A compiled function, what to call it with, and what keeps them in a cycle."""
 
-    def __init__(self, **named: Any) -> None:
-        vars(self).update(named)
+    function: Any
+    args: tuple[Any, ...]
+    cycle: Any
+    late: Any
 
 
 class Late:
@@ -613,15 +615,15 @@ CALLED: list[Any] = []
 
 @pytest.mark.parametrize("kind", ["append", "send"])
 def test_a_function_that_the_garbage_collector_has_cleared_raises(kind: str) -> None:
-    first = First()
+    first, made = First(), Box()
+    first.made = made
     if kind == "append":
-        function, args = native.single_append(first, print, Box(), int, 0, 0), (b"v",)
+        made.function, made.args = native.single_append(first, print, Box(), int, 0, 0), (b"v",)
     else:
-        function, args = native.fast_send(first, {}, print, Box, {}), ("t", b"v")
-    first.made = made = Box(function=function, args=args)
-    made.cycle = [function, made]
+        made.function, made.args = native.fast_send(first, {}, print, Box, {}), ("t", b"v")
+    made.cycle = [made.function, made]
     CALLED.clear()
-    del first, function, made
+    del first, made
     gc.collect()
     assert CALLED in ([], [ReferenceError])  # the collector decides what it clears first
 
