@@ -581,51 +581,52 @@ def test_places_outside_of_the_buffer_hold_nothing() -> None:
 
 
 class Box:
-    """A compiled function, what to call it with, and what keeps them in a cycle."""
+    """A part of a cycle; the garbage collector clears it last."""
 
-    function: Any
-    args: tuple[Any, ...]
-    cycle: Any
+    cycle: list[Any]
     late: Any
 
 
 class Late:
-    """Calls a function when it is removed, if that is still there."""
+    """Calls a function when it is removed, if the function is still there."""
 
-    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+    def __init__(self, function: Callable[..., Any], args: list[Any]) -> None:
         self.function, self.args = weakref.ref(function), args
 
     def __del__(self) -> None:
         function = self.function()
         if function is not None:
-            CALLED.append(outcome(function, *self.args))
+            called.append(outcome(function, *self.args))
 
 
 class First:
-    """Leaves a Late behind when it is removed."""
+    """Puts a Late into a box when the garbage collector finalizes it."""
 
-    made: Box
+    box: Box
+    function: Any
+    args: list[Any]
 
     def __del__(self) -> None:
-        self.made.late = Late(self.made.function, *self.made.args)
+        self.box.late = Late(self.function, self.args)
 
 
-CALLED: list[Any] = []
+called: list[Any] = []
 
 
 @pytest.mark.parametrize("kind", ["append", "send"])
 def test_a_function_that_the_garbage_collector_has_cleared_raises(kind: str) -> None:
-    first, made = First(), Box()
-    first.made = made
+    first = First()
     if kind == "append":
-        made.function, made.args = native.single_append(first, print, Box(), int, 0, 0), (b"v",)
+        first.function, first.args = native.single_append(first, print, Box(), int, 0, 0), [b"v"]
     else:
-        made.function, made.args = native.fast_send(first, {}, print, Box, {}), ("t", b"v")
-    made.cycle = [made.function, made]
-    CALLED.clear()
-    del first, made
+        first.function, first.args = native.fast_send(first, {}, print, Box, {}), ["t", b"v"]
+    first.box = box = Box()
+    box.cycle = kept = [first.function, box]
+    kept.append(kept)  # it is cleared after the box, and keeps the function until then
+    called.clear()
+    del first, box, kept
     gc.collect()
-    assert CALLED in ([], [ReferenceError])  # the collector decides what it clears first
+    assert called == [ReferenceError]
 
 
 def test_no_call_keeps_memory_or_its_buffer(mapped: Partition, log: CommitLog) -> None:

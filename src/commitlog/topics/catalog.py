@@ -190,7 +190,7 @@ class Catalog:
         """Return the path of a topic's description."""
         return self._path(_TOPICS, name + _JSON)
 
-    def directories_of(self, entry: TopicEntry) -> int:
+    def count_directories(self, entry: TopicEntry) -> int:
         """Return how many partitions of a topic have a directory."""
         prefix = f"{entry.name}-"
         with os.scandir(self._path()) as found:
