@@ -59,7 +59,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/run.py --json benchmarks/results/latest.json
 	$(BIN)/python benchmarks/plots.py benchmarks/results/latest.json docs/images/performance
 
-# Beside a real Kafka, which Maven fetches; about an hour, on a quiet machine. In small: make FORM=--quick bench-kafka
+# Beside a real Kafka, which Maven fetches; a quarter of an hour, on a quiet machine. In small: make FORM=--quick bench-kafka
 bench-kafka: $(READY)
 	$(BIN)/python benchmarks/beside_kafka.py $(FORM) --json benchmarks/results/beside_kafka.json
 

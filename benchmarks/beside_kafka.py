@@ -1,6 +1,6 @@
 """Measure commitlog beside Kafka on this machine, in turns, and print a table in Markdown.
 
-* `python benchmarks/beside_kafka.py`: everything, about an hour and 15 GB of disk; the machine
+* `python benchmarks/beside_kafka.py`: everything, about a quarter of an hour and 15 GB of disk; the machine
   should be quiet;
 * `python benchmarks/beside_kafka.py --quick`: small data, which shows that it works;
 * `python benchmarks/beside_kafka.py --only produce_1,latency`: only these rows.

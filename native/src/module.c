@@ -6,10 +6,11 @@
 #include "checksum.h"
 #include "keys.h"
 #include "objects.h"
+#include "records.h"
 #include "send.h"
 #include "strings.h"
 
-#define INTERFACE 2 /* commitlog/speedups.py has the same number; it grows when what a function here takes, returns or
+#define INTERFACE 3 /* commitlog/speedups.py has the same number; it grows when what a function here takes, returns or
                      * knows of Python's objects changes */
 
 static const Crc32cWay *ways;
@@ -60,6 +61,7 @@ static PyMethodDef methods[] = {
     {"read_ones", FAST(read_ones), METH_FASTCALL, "Return the records of batches of one record."},
     {"single_append", FAST(single_append), METH_FASTCALL, "Return a function that appends to a partition."},
     {"fast_send", FAST(fast_send), METH_FASTCALL, "Return a function that sends to a producer's open batches."},
+    {"take_records", FAST(take_records), METH_FASTCALL, "Append the next records of an iterator to a list."},
     {"walk_ones", FAST(walk_ones), METH_FASTCALL, "Step over batches of one record."},
     {NULL, NULL, 0, NULL},
 };

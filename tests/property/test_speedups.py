@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -28,6 +29,7 @@ import commitlog
 from commitlog import (
     CommitLog,
     CommitLogError,
+    ConsumerRecord,
     InvalidRecordError,
     Partition,
     Producer,
@@ -543,6 +545,63 @@ def test_byte_strings_are_packed_the_same(items: list[Any], as_tuple: bool) -> N
     assert packed(columns.pack_bytes) == packed(columns.pure_pack_bytes)
 
 
+# --- records -------------------------------------------------------------------------------------
+
+
+def fields_of(number: int) -> tuple[Any, ...]:
+    return ("t", 0, number, 5, None, b"value", ())
+
+
+def consumer_records(count: int, *, fail: bool = False) -> Any:
+    for number in range(count):
+        yield ConsumerRecord(*fields_of(number))
+    if fail:
+        raise ZeroDivisionError
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.booleans())
+def test_records_are_collected_the_same(limit: int, count: int, fail: bool) -> None:
+    collected = []
+    for take in (partial(native.take_records, ConsumerRecord), extend):
+        found: list[Any] = [1]
+        rest = consumer_records(count, fail=fail)
+        error = outcome(take, found, rest, limit)
+        collected.append((found, error, outcome(next, rest, "the end")))
+    assert collected[0] == collected[1]
+
+
+def extend(found: list[Any], rows: Any, limit: int) -> None:
+    found.extend(islice(rows, limit))
+
+
+class NamedTopic(str):
+    """A string that could be part of a cycle."""
+
+    owner: Any
+
+
+def test_only_records_that_cannot_be_in_a_cycle_are_hidden_from_the_garbage_collector() -> None:
+    plain = ConsumerRecord(*fields_of(0))
+    headers = plain._replace(headers=(("name", b"value"),))
+    named = plain._replace(topic=NamedTopic("t"))
+    other = tuple(plain)
+    found: list[Any] = []
+    native.take_records(ConsumerRecord, found, iter([plain, headers, named, other, 5]), 9)
+    assert found == [plain, headers, named, other, 5]
+    assert [gc.is_tracked(one) for one in found[:3]] == [False, True, True]
+    assert plain._replace(offset=1) == fields_of(1)
+
+
+def test_a_poll_of_many_records_returns_the_same(log: CommitLog) -> None:
+    partition = log.create_topic("many").partition(0)
+    partition.append_many([b"%d" % number for number in range(5_000)], keys=[b"k"] * 5_000)
+    with log.consumer("many") as consumer:
+        (few,), (more,) = consumer.poll(max_records=100).values(), consumer.poll(max_records=5_000).values()
+    assert [one.value for one in few + more] == [one.value for one in partition.records()]
+    assert gc.is_tracked(few[0])
+    assert not gc.is_tracked(more[0])
+
+
 # --- keys ----------------------------------------------------------------------------------------
 
 
@@ -621,6 +680,10 @@ def test_columns_that_change_while_a_long_key_is_hashed_are_left_to_python() -> 
         (lambda: native.join_parts(b"1234", np.array([0]), np.array([5])), ValueError),
         (lambda: native.join_parts(b"1234", np.array([0]), "text"), TypeError),
         (lambda: native.batch_starts(b"", None, 0), TypeError),
+        (lambda: native.take_records(ConsumerRecord, (), iter([]), 1), TypeError),
+        (lambda: native.take_records(ConsumerRecord, [], [1], 1), TypeError),
+        (lambda: native.take_records(ConsumerRecord, [], iter([]), None), TypeError),
+        (lambda: native.take_records(5, [], iter([]), 1), TypeError),
         (lambda: native.divide_by_key([b"k"], [[b"v"]], "4", hash), TypeError),
         (lambda: native.divide_by_key([b"k"], [[b"v"]], 4), TypeError),
         (lambda: native.divide_by_key([b"k" * 129], [[b"v"]], 4, len(b"no function")), TypeError),
@@ -716,6 +779,8 @@ def test_no_call_keeps_memory_or_its_buffer(mapped: Partition, log: CommitLog) -
             native.pack_strings((b"a", 5))
             native.divide_by_key([b"a", b"b" * 200] * 3, [[b"v"] * 6, None], 3, hash_long)
             native.divide_by_key([b"a", None], [[b"v"] * 2], 3, hash_long)
+            native.take_records(ConsumerRecord, [], consumer_records(3), 2)
+            outcome(native.take_records, ConsumerRecord, [], consumer_records(1, fail=True), 5)
             outcome(native.divide_by_key, [b"a", b"b" * 200], [[b"v"] * 2], 3, len(raw))
         gc.collect()
         if turn == 5:
