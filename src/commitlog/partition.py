@@ -219,7 +219,7 @@ class Partition(LogReader):
         if self.writable:
             self._state.ring_with(bell())
         if isinstance(self._log_source, PageSource):
-            self._log_source.bell = bell
+            self._log_source.find_bell = bell
 
     # --- appending
 

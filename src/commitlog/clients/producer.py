@@ -73,6 +73,7 @@ class Producer:
         self._closed = self._forked = False
         self._opened = False  # whether a batch was opened since the thread last looked
         self._resting = True  # whether the thread sleeps until it is woken
+        self._appends_each = config.linger_ms == 0
         if native is not None and type(self).send is Producer.send:
             self.send = native.fast_send(  # type: ignore[method-assign]
                 self.send, self._filling, self._settle, RecordFuture, globals()
@@ -138,9 +139,13 @@ class Producer:
         with self._lock:
             if self._filling.get(batch.topic) is batch:
                 self._close_batch(lane)
+        self._append_full(lane, batch)
+        return batch.row_of(ticket) is not None
+
+    def _append_full(self, lane: Accumulator, batch: ProducerBatch) -> None:
+        """Append a batch that is full, and wait as a quota demands."""
         lane.append_ready(batch)
         self._throttle.wait()
-        return batch.row_of(ticket) is not None
 
     def _send(
         self,
@@ -170,7 +175,7 @@ class Producer:
             batch = self._filling.get(topic) or self._open_batch(lane, size)
             moment = now() if timestamp is None else timestamp
             ticket = batch.add(value, key, moment, size, headers, partition, on_delivery)
-        if ticket >= batch.limit or self.config.linger_ms == 0:
+        if ticket >= batch.limit or self._appends_each:
             self._settle(batch, ticket)
         future._delivery, future._ticket = batch, ticket
         return future
@@ -217,6 +222,10 @@ class Producer:
             self._task.wake()
         else:
             self._end(delivery)
+            self._room_was_made()
+
+    def _room_was_made(self) -> None:
+        """Called after records have left the producer's buffer."""
 
     def _end(self, delivery: ProducerBatch) -> None:
         error = delivery.end()
@@ -246,10 +255,16 @@ class Producer:
             waits = [max(batch.created + linger - began, throttled) for batch in self._filling.values()]
             rest = self._resting = not waits and not self._opened
             self._opened = False
-        for lane in lanes if rest else due:  # at rest, also batches that Ctrl-C left behind
+        for lane in self._to_append(lanes, due, rest=rest, throttled=throttled):
             lane.append_ready()
         self._sync()
         return _IDLE_SECONDS if rest else min([max(linger, throttled), _IDLE_SECONDS, *waits])
+
+    def _to_append(
+        self, lanes: list[Accumulator], due: list[Accumulator], *, rest: bool, throttled: float
+    ) -> list[Accumulator]:
+        """Return the lanes whose batches the thread appends."""
+        return lanes if rest else due  # at rest, also batches that Ctrl-C left behind
 
     def _sync(self) -> None:
         """Wait until appended batches are durable; batches in the same partition share one sync."""
@@ -268,6 +283,7 @@ class Producer:
                 self._unsynced.popleft()
                 self._unsynced_bytes -= one.delivery.size_bytes
                 self._ended.notify_all()
+            self._room_was_made()
 
     def health(self) -> tuple[TaskHealth, ...]:
         """Return the health of the background thread."""

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from commitlog.batches.columns import Int64s
 from commitlog.errors import DeliveryTimeoutError
 from commitlog.record import Headers
 from commitlog.tasks import Condition
+
+if TYPE_CHECKING:
+    import asyncio
 
 _RECORD_BYTES = 64  # counted towards batch_size and buffer_memory besides key and value
 _FIELDS = 4  # of a record in ProducerBatch.records: value, key, moment, ticket
@@ -73,7 +76,7 @@ class ProducerBatch:
     """
 
     __slots__ = (
-        "_acks", "_batch_size", "_callbacks", "_charged_bytes", "_count", "_ended", "_headers",
+        "_acks", "_awaited", "_batch_size", "_callbacks", "_charged_bytes", "_count", "_ended", "_headers",
         "_partitions", "_rows", "_shares", "_tickets", "_times", "_waiting", "created", "done",
         "has_given_times", "keyed_bytes", "limit", "records", "small_bytes", "tickets", "topic",
         "unkeyed_bytes",
@@ -104,6 +107,7 @@ class ProducerBatch:
         self._callbacks: dict[int, Callback] = {}
         self._shares: list[Share] = []
         self._waiting: list[Callable[[], object]] = []  # callbacks for the end
+        self._awaited: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         self._set_limit()
 
     # --- open: for all of this, the producer's lock is held
@@ -212,8 +216,12 @@ class ProducerBatch:
             self.done = True
             self._ended.notify_all()
             waiting, self._waiting = self._waiting, []
+            awaited, self._awaited = self._awaited, {}
         for call in waiting:
             call_logged(call, self.topic)
+        for loop, futures in awaited.items():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_release, futures)
         for ticket, callback in self._callbacks.items():
             call_logged(partial(callback, *self.outcome(ticket)), self.topic)
         return next((share.error for share in self._shares if share.error is not None), None)
@@ -262,6 +270,16 @@ class ProducerBatch:
                 return
         call_logged(call, self.topic)
 
+    def awaiting(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Return a future of the batch's end; all coroutines of an event loop are woken by one call."""
+        future = loop.create_future()
+        with self._ended.mutex:
+            if self.done:
+                future.set_result(None)
+            else:
+                self._awaited.setdefault(loop, []).append(future)
+        return future
+
     def wait(self, timeout: float | None) -> bool:
         """Wait until the batch is done; False if it is not after `timeout` seconds."""
         if not self.done:
@@ -276,6 +294,12 @@ def call_logged(call: Callable[[], object], topic: str) -> None:
         call()
     except Exception:
         _logger.exception("a delivery callback of %s failed", topic)
+
+
+def _release(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():  # cancelled
+            future.set_result(None)
 
 
 def _milliseconds(moment: float | int) -> int:
@@ -326,20 +350,16 @@ class RecordFuture:
         if not self._delivery.done:
             import asyncio
 
-            loop = asyncio.get_running_loop()
-            waiter: asyncio.Future[None] = loop.create_future()
-
-            def wake() -> None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(go_on)
-
-            def go_on() -> None:
-                if not waiter.done():  # cancelled
-                    waiter.set_result(None)
-
-            self._delivery.when_done(wake)
-            yield from waiter
+            try:
+                yield from self._delivery.awaiting(asyncio.get_running_loop())
+            except asyncio.CancelledError as cancelled:
+                cancelled.add_note("The record was sent: await its future again to see what became of it.")
+                raise
         return self.result()
+
+    def cancelled(self) -> bool:
+        """Return False: a record that was sent is delivered, or fails, even if nobody waits for it."""
+        return False
 
     def _outcome(self, timeout: float | None) -> tuple[RecordMetadata | None, Exception | None]:
         if not self._delivery.wait(timeout):

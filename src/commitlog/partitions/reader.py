@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from commitlog import notebook
 from commitlog.batches.batch import RecordBatch
+from commitlog.bells import Bell
 from commitlog.errors import CorruptionError, OffsetOutOfRangeError
 from commitlog.partitions.counters import PartitionMetrics
 from commitlog.partitions.latest import Latest, LatestBuilder
@@ -73,6 +74,10 @@ class LogReader:
     def unwatch(self, signal: Signal) -> None:
         """Stop setting `signal`."""
         self._source.unwatch(signal)
+
+    def bell(self) -> Bell | None:
+        """Return the bell that another process rings at each append; None if there is none."""
+        return self._source.bell()
 
     # --- reading
 

@@ -99,6 +99,9 @@ class Source(Protocol):
     def unwatch(self, signal: Signal) -> None:
         """Stop setting `signal`."""
 
+    def bell(self) -> Bell | None:
+        """Return the bell that another process rings at each append; None if there is none."""
+
 
 class LocalSource:
     """Reads segments in local files, and goes on if they are replaced meanwhile."""
@@ -130,6 +133,10 @@ class LocalSource:
 
     def unwatch(self, signal: Signal) -> None:
         """Do nothing."""
+
+    def bell(self) -> Bell | None:
+        """Return None: nobody rings one."""
+        return None
 
     def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
         """Return [start, end) with defaults, cut at the high watermark; OffsetOutOfRangeError if outside."""
@@ -237,7 +244,7 @@ class PageSource(LocalSource):
         # without a writer: start, next, durable, high watermark and clean offset; and what the page said then
         self._settled: tuple[int, int, int, int, int] | None = None
         self._settled_at: tuple[int, int] | None = None
-        self.bell: Callable[[], Bell | None] = lambda: None  # what the writer rings, if readers need not poll
+        self.find_bell: Callable[[], Bell | None] = lambda: None
 
     def open(self, steps: Steps | None = None) -> None:
         """Check the files, and report the progress to `steps`."""
@@ -410,7 +417,7 @@ class PageSource(LocalSource):
 
     def watch(self, signal: Signal) -> bool:
         """Let the writer's next append end a wait for `signal`; False if appends can only be polled for."""
-        bell = self.bell()
+        bell = self.find_bell()
         if bell is None or not isinstance(signal, Listener):
             return False
         signal.hear(bell)
@@ -420,6 +427,10 @@ class PageSource(LocalSource):
         """Stop listening to the writer's bell, and to all others."""
         if isinstance(signal, Listener):
             signal.ignore_bells()
+
+    def bell(self) -> Bell | None:
+        """Return the bell that the writer rings at each append; None if readers have to poll."""
+        return self.find_bell()
 
     # --- unmapping the page while nobody reads
 

@@ -1,0 +1,97 @@
+"""Async iterators over what is stored and over what arrives.
+
+An `await anext()` that ends early, by a timeout or a cancellation, loses nothing: the next one goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from typing import Generic, Self, TypeVar
+
+from commitlog.aio.workers import Job, in_a_worker, workers
+
+Item = TypeVar("Item")
+
+# returns the items from an offset on, about as many as wanted, and the offset after them
+Read = Callable[[int, int], tuple[list[Item], int]]
+
+PIECE = 2_000  # records that a worker reads at a time
+INLINE = 500  # records that the event loop reads itself, in about 0.1 ms
+
+
+class Pieces(Generic[Item]):
+    """What a blocking iterator returns; workers ask it for some items at a time."""
+
+    def __init__(self, begin: Callable[[], Iterator[Item]], at_a_time: int = PIECE) -> None:
+        self._begin = begin
+        self._at_a_time = at_a_time
+        self._source: Iterator[Item] | None = None
+        self._found: Iterator[Item] = iter(())
+        self._job: Job[list[Item]] | None = None
+        self._problem: Exception | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        for item in self._found:
+            return item
+        if self._job is None:
+            self._job = workers.begin(self._read)
+        found = await asyncio.shield(self._job.future)  # if this is cancelled, the next call gets it
+        self._job = None
+        for item in (each := iter(found)):
+            self._found = each
+            return item
+        raise StopAsyncIteration
+
+    def _read(self) -> list[Item]:
+        if self._problem is not None:
+            raise self._problem
+        if self._source is None:
+            self._source = self._begin()
+        found: list[Item] = []
+        try:
+            found.extend(islice(self._source, self._at_a_time))  # keeps what came before an error
+        except Exception as problem:
+            self._problem = problem
+            if not found:
+                raise
+        return found
+
+
+class Following(Generic[Item]):
+    """What is in a partition from an offset on, and what arrives; it ends only by an error.
+
+    `offset` is where to go on after the items that were returned: store it to resume later.
+    """
+
+    def __init__(
+        self, offset: int, wait: Callable[[int], Awaitable[bool]], read: Read[Item], end: Callable[[Item], int]
+    ) -> None:
+        """`wait` returns, once there is something to read at an offset, whether the event loop may read it;
+        `end` returns the offset after an item.
+        """
+        self.offset = offset
+        self._wait = wait
+        self._read = read
+        self._end_of = end
+        self._found: Iterator[Item] = iter(())
+        self._after = offset  # what was found
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        while True:
+            for item in self._found:
+                self.offset = self._end_of(item)
+                return item
+            self.offset = max(self.offset, self._after)  # past offsets that compaction removed
+            if await self._wait(self.offset):
+                found, self._after = self._read(self.offset, INLINE)
+            else:
+                found, self._after = await in_a_worker(self._read, self.offset, PIECE)
+            self._found = iter(found)

@@ -1,0 +1,137 @@
+"""Topic: a named set of partitions, from an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from commitlog import topic as blocking
+from commitlog.aio.partition import Partition, is_quick
+from commitlog.aio.reading import Pieces
+from commitlog.aio.workers import in_a_worker, whole
+from commitlog.config import TopicConfig
+from commitlog.partitions.latest import Latest
+from commitlog.record import ArrowData, Buffer, ConsumerRecord, Headers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Topic:
+    """The coroutines of commitlog.Topic. `blocking` is that topic."""
+
+    def __init__(self, topic: blocking.Topic) -> None:
+        self.blocking = topic
+
+    def __repr__(self) -> str:
+        return f"<aio.Topic {self.name} with {len(self)} partitions>"
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self.blocking.name
+
+    @property
+    def config(self) -> TopicConfig:
+        """The settings."""
+        return self.blocking.config
+
+    @property
+    def topic_id(self) -> str | None:
+        """The random id, which differs from that of an earlier topic with the same name."""
+        return self.blocking.topic_id
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The partitions, in order of number."""
+        return tuple(map(Partition, self.blocking.partitions))
+
+    def partition(self, number: int) -> Partition:
+        """Return a partition; the same as topic[number]."""
+        return Partition(self.blocking.partition(number))
+
+    def __getitem__(self, number: int) -> Partition:
+        return self.partition(number)
+
+    def __len__(self) -> int:
+        return len(self.blocking.partitions)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.partitions)
+
+    # --- appending
+
+    async def append(
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+        sync: bool = False,
+    ) -> tuple[int, int]:
+        """Append a record to the partition of its key, or to `partition`; return (partition, offset)."""
+        topic = self.blocking
+        given: dict[str, Any] = {
+            "key": key, "headers": headers, "timestamp": timestamp, "partition": partition,
+        }  # fmt: skip
+        if not sync and is_quick(topic.partition(0), [value], [key]):
+            return topic.append(value, **given)
+        return await whole(topic.append, value, sync=sync, **given)
+
+    async def append_many(
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+        partition: int | None = None,
+        sync: bool = False,
+    ) -> dict[int, range]:
+        """Append records to the partitions of their keys, or all to `partition`; return offsets by partition.
+
+        All records are checked before any is written, and each partition takes its share all or nothing.
+        """
+        topic = self.blocking
+        given: dict[str, Any] = {
+            "keys": keys, "headers": headers, "timestamps": timestamps, "partition": partition,
+        }  # fmt: skip
+        if not sync and is_quick(topic.partition(0), values, keys):
+            return topic.append_many(values, **given)
+        return await whole(topic.append_many, values, sync=sync, **given)
+
+    async def append_arrow(
+        self, data: ArrowData, *, partition: int | None = None, sync: bool = False
+    ) -> dict[int, range]:
+        """Append Arrow data, each record to the partition of its key; returns the offsets by partition."""
+        return await whole(self.blocking.append_arrow, data, partition=partition, sync=sync)
+
+    # --- reading
+
+    def records(self) -> Pieces[ConsumerRecord]:
+        """Iterate over the records of all partitions, one partition after another."""
+        return Pieces(self.blocking.records)
+
+    def to_reader(self, columns: Sequence[str] | None = None) -> Pieces[pa.RecordBatch]:
+        """Iterate over the records of all partitions as Arrow batches; the first column is `partition`."""
+        return Pieces(lambda: iter(self.blocking.to_reader(columns)), at_a_time=1)
+
+    async def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the records of all partitions as an Arrow table whose first column is `partition`."""
+        return await in_a_worker(self.blocking.to_arrow, columns)
+
+    async def latest(self) -> Latest:
+        """Return the current value of every key in all partitions."""
+        return await in_a_worker(self.blocking.latest)
+
+    # --- changing
+
+    async def add_partitions(self, count: int) -> None:
+        """Grow to a total of `count` partitions. From then on, keys are hashed over the new count."""
+        await whole(self.blocking.add_partitions, count)
+
+    async def alter_config(self, **changes: Any) -> None:
+        """Change settings durably; they apply at once."""
+        await whole(self.blocking.alter_config, **changes)

@@ -1,0 +1,141 @@
+"""Workers: a few threads that do what would block an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+MOST_THREADS = 4
+_IDLE_SECONDS = 5.0  # then a thread ends
+
+
+class Job(Generic[Result]):
+    """A call that a worker makes. Await it once, in the event loop that made it."""
+
+    __slots__ = ("_call", "_loop", "_state", "future")
+
+    def __init__(self, call: Callable[[], Result]) -> None:
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._state = threading.Lock()  # taken by the worker that begins, or by the coroutine that withdraws
+        self.future: asyncio.Future[Result] = self._loop.create_future()
+
+    def withdraw(self) -> bool:
+        """Return whether the call has not begun; then it never will."""
+        return self._state.acquire(blocking=False)
+
+    def run(self) -> None:
+        """Make the call, unless it was withdrawn, and tell the event loop."""
+        if not self._state.acquire(blocking=False):
+            return
+        try:
+            tell: Callable[[], None] = _telling(self.future, self._call(), None)
+        except BaseException as error:  # for the coroutine, whatever it is
+            tell = _telling(self.future, None, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(tell)
+
+
+def _telling(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> Callable[[], None]:
+    def tell() -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    return tell
+
+
+class Workers:
+    """Threads that are started as they are needed, up to a number, and end when they are not. They do not keep the
+    program from ending.
+    """
+
+    def __init__(self, most_threads: int = MOST_THREADS) -> None:
+        self._most_threads = most_threads
+        self._waiting: deque[Job[Any]] = deque()
+        self._more = threading.Condition(threading.Lock())
+        self._threads = self._idle = 0
+
+    def begin(self, call: Callable[[], Result]) -> Job[Result]:
+        """Have a call made soon."""
+        job = Job(call)
+        with self._more:
+            self._waiting.append(job)
+            if self._idle:
+                self._more.notify()
+            elif self._threads < self._most_threads:
+                self._threads += 1
+                threading.Thread(target=self._work, name="commitlog-aio", daemon=True).start()
+        return job
+
+    @property
+    def threads(self) -> int:
+        """The number of threads there are."""
+        return self._threads
+
+    def forked(self) -> None:
+        """In a forked child: forget the threads and the calls of the parent."""
+        self.__init__(self._most_threads)  # type: ignore[misc]
+
+    def _work(self) -> None:
+        while True:
+            with self._more:
+                self._idle += 1
+                there = self._more.wait_for(lambda: self._waiting, _IDLE_SECONDS)
+                self._idle -= 1
+                if not there:
+                    self._threads -= 1
+                    return
+                job = self._waiting.popleft()
+            job.run()
+
+
+workers = Workers()
+os.register_at_fork(after_in_child=workers.forked)
+
+
+async def in_a_worker(call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
+    """Make a call that only reads in a worker. If the coroutine is cancelled, its result is dropped."""
+    job = workers.begin(lambda: call(*args, **named))
+    try:
+        return await job.future
+    except asyncio.CancelledError:
+        job.withdraw()
+        raise
+
+
+async def whole(call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
+    """Make a call that changes something in a worker, whole or not at all; see end_of()."""
+    return await end_of(workers.begin(lambda: call(*args, **named)))
+
+
+async def end_of(job: Job[Result]) -> Result:
+    """Return the result of a call that changes something.
+
+    If the coroutine is cancelled before the call has begun, nothing happens. After that it waits for the end of
+    the call and then raises the CancelledError, with a note that says what the call returned or raised.
+    """
+    try:
+        return await asyncio.shield(job.future)
+    except asyncio.CancelledError as cancelled:
+        if job.future.cancelled() or job.withdraw():
+            cancelled.add_note("It had not begun, and nothing was changed.")
+            raise
+        while not job.future.done():
+            with contextlib.suppress(asyncio.CancelledError):  # a second one waits, too
+                await asyncio.wait([job.future])
+        error = job.future.exception()
+        outcome = f"returned {job.future.result()!r:.200}" if error is None else f"failed: {error!r:.200}"
+        cancelled.add_note(f"It had begun, and {outcome}.")
+        raise
