@@ -111,4 +111,6 @@ class Listener(Signal):
         if not self._heard or self.is_set():
             return super().wait(timeout)
         words = [(ctypes.addressof(self._own), 0), *self._heard.values()]
-        return futex.wait(words, self._longest_sleep if timeout is None else min(timeout, self._longest_sleep))
+        return futex.wait(
+            words, self._longest_sleep if timeout is None else min(timeout, self._longest_sleep)
+        )

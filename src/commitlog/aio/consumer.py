@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import queue
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -35,7 +34,7 @@ _MANY = 10_000  # records to be read; then the event loop does not fetch them it
 
 
 class RebalanceListener(Protocol):
-    """Callbacks for a rebalance: functions or coroutine functions, which run in the event loop. Each is optional."""
+    """Callbacks for a rebalance: functions or coroutine functions, all optional, for the event loop."""
 
     def on_assigned(self, partitions: Partitions) -> Awaitable[None] | None:
         """Called when partitions are assigned; seek() may be called for them."""
@@ -48,7 +47,7 @@ class RebalanceListener(Protocol):
 
 
 class _Callback:
-    """A callback that runs in the event loop while the consumer's thread waits for it, and makes its calls."""
+    """A callback in the event loop; the consumer's thread waits for it, and makes its calls meanwhile."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -110,8 +109,8 @@ class _Listener(session.RebalanceListener):
 class Consumer:
     """The coroutines of commitlog.Consumer. Use it as an async context manager, or close() it.
 
-    Tasks of one event loop may share it, but their calls are made one after another. close() ends a poll() that
-    waits. What may take long, such as a rebalance or a commit, happens in a thread of its own.
+    Tasks of one event loop may share it, but their calls are made one after another. close() ends a poll()
+    that waits. What may take long, such as a rebalance or a commit, happens in a thread of its own.
     """
 
     def __init__(self, consumer: blocking.Consumer) -> None:
@@ -134,18 +133,14 @@ class Consumer:
 
     # --- calls of the blocking consumer
 
-    async def _call(
-        self, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs
-    ) -> Result:
-        """Make a call in the consumer's thread; from a callback, in the thread that waits for the callback."""
+    async def _call(self, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
+        """Make a call in the consumer's thread, also from a callback, for which that thread waits."""
         callback = self._callback
         inside = callback is not None and asyncio.current_task() is callback.task
         begin = callback.begin if callback is not None and inside else self._thread.begin
         return await end_of(begin(lambda: call(*args, **named)))
 
-    async def _quick(
-        self, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs
-    ) -> Result:
+    async def _quick(self, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
         """Make a call here, unless the consumer's thread is at work."""
         lock = self.blocking._lock
         if self._callback is None and lock.acquire(blocking=False):
@@ -261,9 +256,7 @@ class Consumer:
             self.blocking._check_usable()
             self.blocking._keep_up()
 
-    async def _fetched(
-        self, fetch: Callable[[], dict[TopicPartition, Found]]
-    ) -> dict[TopicPartition, Found]:
+    async def _fetched(self, fetch: Callable[[], dict[TopicPartition, Found]]) -> dict[TopicPartition, Found]:
         """Fetch here what is about to be read anyway, and in the thread while there is much to read."""
         if self.blocking._fetcher.throttle.seconds_left() > 0:
             return {}
@@ -277,7 +270,9 @@ class Consumer:
         places = [] if throttled > 0 else [place for place in fetcher.places.values() if not place.paused]
         waits = [asyncio.ensure_future(self._closing_begins())]
         if places:
-            waits.append(asyncio.ensure_future(watcher.wait([(one.partition, one.fetched) for one in places])))
+            waits.append(
+                asyncio.ensure_future(watcher.wait([(one.partition, one.fetched) for one in places]))
+            )
         try:
             await asyncio.wait(
                 waits, timeout=min(seconds, _GROUP_SECONDS), return_when=asyncio.FIRST_COMPLETED

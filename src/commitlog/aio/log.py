@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, Unpack
 from weakref import WeakSet
 
 from commitlog import log as blocking
 from commitlog.aio.consumer import Consumer
+from commitlog.aio.opening import Opening, opened
 from commitlog.aio.producer import LoopProducer, Producer
 from commitlog.aio.topic import Topic
 from commitlog.aio.watcher import watcher
-from commitlog.aio.workers import end_of, in_a_worker, whole, workers
+from commitlog.aio.workers import in_a_worker, whole
 from commitlog.clients.quotas import Quota
 from commitlog.config import ConsumerSettings, LogConfig, ProducerSettings, TopicConfig
 from commitlog.groups.admin import GroupDescription
@@ -25,35 +25,6 @@ from commitlog.record import TopicPartition
 from commitlog.topics.topic_set import Mode
 
 
-class Closable(Protocol):
-    """What is opened."""
-
-    async def close(self) -> None:
-        """Close it."""
-
-
-Opened = TypeVar("Opened", bound=Closable)
-
-
-class Opening(Generic[Opened]):
-    """Something to open: `await` it, or use it with `async with`, which closes it at the end."""
-
-    def __init__(self, make: Callable[[], Awaitable[Opened]]) -> None:
-        self._make = make
-        self._opened: Opened | None = None
-
-    def __await__(self) -> Generator[Any, Any, Opened]:
-        return self._make().__await__()
-
-    async def __aenter__(self) -> Opened:
-        self._opened = await self._make()
-        return self._opened
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._opened is not None
-        await self._opened.close()
-
-
 def open(
     path: str | os.PathLike[str],
     *,
@@ -61,21 +32,15 @@ def open(
     config: LogConfig | None = None,
     progress: Progress | None = None,
 ) -> Opening[CommitLog]:
-    """Open a log, as commitlog.open() does: `async with aio.open("data") as log`, or `await aio.open("data")`.
+    """Open a log as commitlog.open() does: `async with aio.open("data") as log`, or `await aio.open("data")`.
 
     `progress` is called in another thread.
     """
 
-    async def opened() -> CommitLog:
-        job = workers.begin(lambda: blocking.CommitLog.open(path, mode, config, progress=progress))
-        try:
-            return CommitLog(await end_of(job))
-        except asyncio.CancelledError:
-            if job.future.done() and job.future.exception() is None:
-                await whole(job.future.result().close)
-            raise
+    async def make() -> CommitLog:
+        return CommitLog(await opened(lambda: blocking.CommitLog.open(path, mode, config, progress=progress)))
 
-    return Opening(opened)
+    return Opening(make)
 
 
 class CommitLog:
@@ -149,7 +114,7 @@ class CommitLog:
         `async with log.consumer("orders", group_id="billing") as consumer`, or `await log.consumer(...)`.
         """
 
-        async def opened() -> Consumer:
+        async def make() -> Consumer:
             consumer = Consumer(self.blocking.consumer(**settings))
             self._clients.add(consumer)
             if topics:
@@ -161,7 +126,7 @@ class CommitLog:
                     raise
             return consumer
 
-        return Opening(opened)
+        return Opening(make)
 
     # --- consumer groups
 

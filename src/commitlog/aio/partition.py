@@ -6,14 +6,15 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from commitlog import partition as blocking
 from commitlog.aio.reading import INLINE, Following, Pieces
 from commitlog.aio.watcher import watcher
 from commitlog.aio.workers import in_a_worker, whole
 from commitlog.batches.batch import RecordBatch
 from commitlog.compaction import CompactionReport
 from commitlog.errors import CommitLogError
+from commitlog.partition import Partition as BlockingPartition
 from commitlog.partitions.latest import Latest
+from commitlog.partitions.reader import LogReader
 from commitlog.record import ArrowData, Buffer, Headers, Record
 from commitlog.repair import VerifyReport
 
@@ -25,19 +26,126 @@ INLINE_BYTES = 64 * 1024
 _BATCH_BYTES = 1 << 20  # of batches that are read at a time
 
 
-class Partition:
-    """The coroutines of commitlog.Partition. `blocking` is that partition."""
+class ReadablePartition:
+    """The coroutines of a partition that read. `blocking` is the partition that they use."""
 
-    def __init__(self, partition: blocking.Partition) -> None:
+    def __init__(self, partition: LogReader) -> None:
         self.blocking = partition
 
     def __repr__(self) -> str:
-        return repr(self.blocking).replace("Partition", "aio.Partition", 1)
+        return f"<aio.{repr(self.blocking).removeprefix('<')}"
 
     @property
     def name(self) -> str:
         """The topic and the number."""
         return self.blocking.name
+
+    # --- reading what is there
+
+    def records(self, start: int | None = None, end: int | None = None) -> Pieces[Record]:
+        """Iterate over the records with offsets in [start, end)."""
+        return Pieces(lambda: self.blocking.records(start, end))
+
+    def __aiter__(self) -> Pieces[Record]:
+        return self.records()
+
+    def batches(self, start: int | None = None, end: int | None = None) -> Pieces[RecordBatch]:
+        """Iterate over batches, cut to [start, end)."""
+        return Pieces(lambda: self.blocking.batches(start, end), at_a_time=1)
+
+    def to_reader(
+        self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
+    ) -> Pieces[pa.RecordBatch]:
+        """Iterate over [start, end) as Arrow batches, for more than fits in memory."""
+        return Pieces(lambda: iter(self.blocking.to_reader(start, end, columns)), at_a_time=1)
+
+    async def to_arrow(
+        self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Return [start, end) as an Arrow table over the mapped files; small batches are combined."""
+        return await in_a_worker(self.blocking.to_arrow, start, end, columns)
+
+    async def get(self, offset: int) -> Record | None:
+        """Return the record at `offset`; None if compaction removed it."""
+        return await in_a_worker(self.blocking.get, offset)
+
+    async def latest(self) -> Latest:
+        """Return the current value of every key, whether or not compaction has run."""
+        return await in_a_worker(self.blocking.latest)
+
+    async def offset_for_timestamp(self, timestamp: int) -> int | None:
+        """Return the first offset whose record is not earlier than `timestamp`; None if there is none."""
+        return await in_a_worker(self.blocking.offset_for_timestamp, timestamp)
+
+    async def verify(self) -> VerifyReport:
+        """Check everything and list the damage."""
+        return await in_a_worker(self.blocking.verify)
+
+    # --- reading what arrives
+
+    async def wait_for(self, offset: int) -> None:
+        """Wait until `offset` can be read, or the partition is closed."""
+        await watcher.wait([(self.blocking, offset)])
+
+    def follow(self, from_offset: int | None = None) -> Following[Record]:
+        """Iterate over the records from an offset on (by default from now on), and over those that arrive."""
+
+        def read(offset: int, wanted: int) -> tuple[list[Record], int]:
+            end = self.blocking.high_watermark
+            found: list[Record] = []
+            try:
+                found.extend(islice(self.blocking.records(offset, end), wanted))
+            except CommitLogError:
+                if not found:
+                    raise
+                return found, found[-1].offset + 1
+            return found, found[-1].offset + 1 if len(found) == wanted else end
+
+        return Following(self._first(from_offset), self._from, self._wait, read, lambda one: one.offset + 1)
+
+    def follow_batches(self, from_offset: int | None = None) -> Following[RecordBatch]:
+        """Iterate over batches from an offset on (by default from now on), and over those that arrive."""
+
+        def read(offset: int, wanted: int) -> tuple[list[RecordBatch], int]:
+            end, found, size = self.blocking.high_watermark, list[RecordBatch](), 0
+            try:
+                for batch in self.blocking.combined_batches(offset, end):
+                    found.append(batch)
+                    size += batch.unpacked_bytes
+                    if size >= _BATCH_BYTES:
+                        return found, batch.next_offset
+            except CommitLogError:
+                if not found:
+                    raise
+                return found, found[-1].next_offset
+            return found, end
+
+        return Following(self._first(from_offset), self._from, self._wait, read, lambda one: one.next_offset)
+
+    def _first(self, offset: int | None) -> int | None:
+        """Return the offset to begin with, None if _from() has to ask for it."""
+        return offset
+
+    async def _from(self) -> int:
+        raise NotImplementedError
+
+    async def _wait(self, offset: int) -> bool:
+        """Wait for a record; returns whether so few have arrived that the event loop may read them."""
+        partition = self.blocking
+        await watcher.wait([(partition, offset)])
+        return not partition.closed and partition.high_watermark - offset <= INLINE
+
+
+class Partition(ReadablePartition):
+    """The coroutines of commitlog.Partition."""
+
+    blocking: BlockingPartition
+
+    def __init__(self, partition: BlockingPartition) -> None:
+        super().__init__(partition)
+
+    def _first(self, offset: int | None) -> int | None:
+        return self.blocking.high_watermark if offset is None else offset
 
     @property
     def start_offset(self) -> int:
@@ -115,100 +223,9 @@ class Partition:
         """Keep only the latest record of each key, below the active segment."""
         return await whole(self.blocking.compact)
 
-    # --- reading what is there
-
-    def records(self, start: int | None = None, end: int | None = None) -> Pieces[Record]:
-        """Iterate over the records with offsets in [start, end)."""
-        return Pieces(lambda: self.blocking.records(start, end))
-
-    def __aiter__(self) -> Pieces[Record]:
-        return self.records()
-
-    def batches(self, start: int | None = None, end: int | None = None) -> Pieces[RecordBatch]:
-        """Iterate over batches, cut to [start, end)."""
-        return Pieces(lambda: self.blocking.batches(start, end), at_a_time=1)
-
-    def to_reader(
-        self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
-    ) -> Pieces[pa.RecordBatch]:
-        """Iterate over [start, end) as Arrow batches, for more than fits in memory."""
-        return Pieces(lambda: iter(self.blocking.to_reader(start, end, columns)), at_a_time=1)
-
-    async def to_arrow(
-        self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
-        """Return [start, end) as an Arrow table over the mapped files; small batches are combined."""
-        return await in_a_worker(self.blocking.to_arrow, start, end, columns)
-
-    async def get(self, offset: int) -> Record | None:
-        """Return the record at `offset`; None if compaction removed it."""
-        return await in_a_worker(self.blocking.get, offset)
-
-    async def latest(self) -> Latest:
-        """Return the current value of every key, whether or not compaction has run."""
-        return await in_a_worker(self.blocking.latest)
-
-    async def offset_for_timestamp(self, timestamp: int) -> int | None:
-        """Return the first offset whose record is not earlier than `timestamp`; None if there is none."""
-        return await in_a_worker(self.blocking.offset_for_timestamp, timestamp)
-
-    async def verify(self) -> VerifyReport:
-        """Check everything and list the damage."""
-        return await in_a_worker(self.blocking.verify)
-
-    # --- reading what arrives
-
-    async def wait_for(self, offset: int) -> None:
-        """Wait until `offset` can be read, or the partition is closed."""
-        await watcher.wait([(self.blocking, offset)])
-
-    def follow(self, from_offset: int | None = None) -> Following[Record]:
-        """Iterate over the records from an offset on (by default from now on), and over those that arrive."""
-
-        def read(offset: int, wanted: int) -> tuple[list[Record], int]:
-            end = self.blocking.high_watermark
-            found: list[Record] = []
-            try:
-                found.extend(islice(self.blocking.records(offset, end), wanted))  # keeps what came before an error
-            except CommitLogError:
-                if not found:
-                    raise
-                return found, found[-1].offset + 1
-            return found, found[-1].offset + 1 if len(found) == wanted else end
-
-        return Following(self._from(from_offset), self._wait, read, lambda record: record.offset + 1)
-
-    def follow_batches(self, from_offset: int | None = None) -> Following[RecordBatch]:
-        """Iterate over batches from an offset on (by default from now on), and over those that arrive."""
-
-        def read(offset: int, wanted: int) -> tuple[list[RecordBatch], int]:
-            end, found, size = self.blocking.high_watermark, list[RecordBatch](), 0
-            try:
-                for batch in self.blocking.combined_batches(offset, end):
-                    found.append(batch)
-                    size += batch.unpacked_bytes
-                    if size >= _BATCH_BYTES:
-                        return found, batch.next_offset
-            except CommitLogError:
-                if not found:
-                    raise
-                return found, found[-1].next_offset
-            return found, end
-
-        return Following(self._from(from_offset), self._wait, read, lambda batch: batch.next_offset)
-
-    def _from(self, offset: int | None) -> int:
-        return self.blocking.high_watermark if offset is None else offset
-
-    async def _wait(self, offset: int) -> bool:
-        """Wait for a record; returns whether so few have arrived that the event loop may read them."""
-        partition = self.blocking
-        await watcher.wait([(partition, offset)])
-        return not partition.closed and partition.high_watermark - offset <= INLINE
-
 
 def is_quick(
-    partition: blocking.Partition, values: Iterable[Buffer | None], keys: Iterable[Buffer | None] | None
+    partition: BlockingPartition, values: Iterable[Buffer | None], keys: Iterable[Buffer | None] | None
 ) -> bool:
     """Say whether an append to a partition takes no longer than handing it to a worker."""
     if not partition.writable or partition.shared or partition.config.compression_type != "none":

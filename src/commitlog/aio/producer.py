@@ -208,8 +208,9 @@ class Producer:
     """Sends records to the topics of a log, from the event loop that made it. Use it as an async context
     manager, or close() it.
 
-    `await producer.send(...)` returns where the record is stored. Without `await`, send() costs what it costs in
-    commitlog.Producer, and returns a future to await later. If the buffer is full, the record waits for room.
+    `await producer.send(...)` returns where the record is stored. Without `await`, send() costs what it costs
+    in commitlog.Producer, and returns a future to await later. If the buffer is full, the record waits for
+    room.
     """
 
     def __init__(self, underneath: LoopProducer) -> None:

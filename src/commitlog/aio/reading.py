@@ -69,17 +69,23 @@ class Following(Generic[Item]):
     """
 
     def __init__(
-        self, offset: int, wait: Callable[[int], Awaitable[bool]], read: Read[Item], end: Callable[[Item], int]
+        self,
+        offset: int | None,
+        begin: Callable[[], Awaitable[int]],
+        wait: Callable[[int], Awaitable[bool]],
+        read: Read[Item],
+        end_of: Callable[[Item], int],
     ) -> None:
-        """`wait` returns, once there is something to read at an offset, whether the event loop may read it;
-        `end` returns the offset after an item.
+        """`begin` returns where to begin, if that is not known. `wait` returns, once there is something to
+        read at an offset, whether the event loop may read it. `end_of` returns the offset after an item.
         """
         self.offset = offset
+        self._begin = begin
         self._wait = wait
         self._read = read
-        self._end_of = end
+        self._end_of = end_of
         self._found: Iterator[Item] = iter(())
-        self._after = offset  # what was found
+        self._after = 0  # what was found
 
     def __aiter__(self) -> Self:
         return self
@@ -89,6 +95,8 @@ class Following(Generic[Item]):
             for item in self._found:
                 self.offset = self._end_of(item)
                 return item
+            if self.offset is None:
+                self.offset = await self._begin()
             self.offset = max(self.offset, self._after)  # past offsets that compaction removed
             if await self._wait(self.offset):
                 found, self._after = self._read(self.offset, INLINE)

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from commitlog import topic as blocking
-from commitlog.aio.partition import Partition, is_quick
+from commitlog.aio.partition import Partition, ReadablePartition, is_quick
 from commitlog.aio.reading import Pieces
 from commitlog.aio.workers import in_a_worker, whole
 from commitlog.config import TopicConfig
 from commitlog.partitions.latest import Latest
 from commitlog.record import ArrowData, Buffer, ConsumerRecord, Headers
+from commitlog.topic import PartitionedTopic
+from commitlog.topic import Topic as BlockingTopic
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Topic:
-    """The coroutines of commitlog.Topic. `blocking` is that topic."""
+P_co = TypeVar("P_co", bound=ReadablePartition, covariant=True)
 
-    def __init__(self, topic: blocking.Topic) -> None:
+
+class ReadableTopic(Generic[P_co]):
+    """The coroutines of a topic that read. `blocking` is the topic that they use."""
+
+    def __init__(self, topic: PartitionedTopic[Any], kind: Callable[[Any], P_co]) -> None:
         self.blocking = topic
+        self._kind = kind
 
     def __repr__(self) -> str:
-        return f"<aio.Topic {self.name} with {len(self)} partitions>"
+        return f"<aio.{repr(self.blocking).removeprefix('<')}"
 
     @property
     def name(self) -> str:
@@ -42,22 +47,49 @@ class Topic:
         return self.blocking.topic_id
 
     @property
-    def partitions(self) -> tuple[Partition, ...]:
+    def partitions(self) -> tuple[P_co, ...]:
         """The partitions, in order of number."""
-        return tuple(map(Partition, self.blocking.partitions))
+        return tuple(map(self._kind, self.blocking.partitions))
 
-    def partition(self, number: int) -> Partition:
+    def partition(self, number: int) -> P_co:
         """Return a partition; the same as topic[number]."""
-        return Partition(self.blocking.partition(number))
+        return self._kind(self.blocking.partition(number))
 
-    def __getitem__(self, number: int) -> Partition:
+    def __getitem__(self, number: int) -> P_co:
         return self.partition(number)
 
     def __len__(self) -> int:
         return len(self.blocking.partitions)
 
-    def __iter__(self) -> Iterator[Partition]:
+    def __iter__(self) -> Iterator[P_co]:
         return iter(self.partitions)
+
+    # --- reading
+
+    def records(self) -> Pieces[ConsumerRecord]:
+        """Iterate over the records of all partitions, one partition after another."""
+        return Pieces(self.blocking.records)
+
+    def to_reader(self, columns: Sequence[str] | None = None) -> Pieces[pa.RecordBatch]:
+        """Iterate over the records of all partitions as Arrow batches; the first column is `partition`."""
+        return Pieces(lambda: iter(self.blocking.to_reader(columns)), at_a_time=1)
+
+    async def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the records of all partitions as an Arrow table whose first column is `partition`."""
+        return await in_a_worker(self.blocking.to_arrow, columns)
+
+    async def latest(self) -> Latest:
+        """Return the current value of every key in all partitions."""
+        return await in_a_worker(self.blocking.latest)
+
+
+class Topic(ReadableTopic[Partition]):
+    """The coroutines of commitlog.Topic."""
+
+    blocking: BlockingTopic
+
+    def __init__(self, topic: BlockingTopic) -> None:
+        super().__init__(topic, Partition)
 
     # --- appending
 
@@ -107,24 +139,6 @@ class Topic:
     ) -> dict[int, range]:
         """Append Arrow data, each record to the partition of its key; returns the offsets by partition."""
         return await whole(self.blocking.append_arrow, data, partition=partition, sync=sync)
-
-    # --- reading
-
-    def records(self) -> Pieces[ConsumerRecord]:
-        """Iterate over the records of all partitions, one partition after another."""
-        return Pieces(self.blocking.records)
-
-    def to_reader(self, columns: Sequence[str] | None = None) -> Pieces[pa.RecordBatch]:
-        """Iterate over the records of all partitions as Arrow batches; the first column is `partition`."""
-        return Pieces(lambda: iter(self.blocking.to_reader(columns)), at_a_time=1)
-
-    async def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the records of all partitions as an Arrow table whose first column is `partition`."""
-        return await in_a_worker(self.blocking.to_arrow, columns)
-
-    async def latest(self) -> Latest:
-        """Return the current value of every key in all partitions."""
-        return await in_a_worker(self.blocking.latest)
 
     # --- changing
 

@@ -157,11 +157,10 @@ class Watcher:
                 return False
         for wait in new:
             for partition in wait.places:
-                one = self._watched.get(partition)
-                if one is None:
-                    one = self._watched[partition] = _Watched(partition, self._event)
-                one.waits.add(wait)
-                one.used = now
+                if partition not in self._watched:
+                    self._watched[partition] = _Watched(partition, self._event)
+                self._watched[partition].waits.add(wait)
+                self._watched[partition].used = now
         return True
 
     def _listen(self) -> float:

@@ -57,8 +57,8 @@ def _telling(future: asyncio.Future[Any], result: Any, error: BaseException | No
 
 
 class Workers:
-    """Threads that are started as they are needed, up to a number, and end when they are not. They do not keep the
-    program from ending.
+    """Threads, up to a number, that are started as they are needed and end when they are not. They do not
+    keep the program from ending.
     """
 
     def __init__(self, most_threads: int = MOST_THREADS) -> None:
@@ -123,8 +123,8 @@ async def whole(call: Callable[Given, Result], *args: Given.args, **named: Given
 async def end_of(job: Job[Result]) -> Result:
     """Return the result of a call that changes something.
 
-    If the coroutine is cancelled before the call has begun, nothing happens. After that it waits for the end of
-    the call and then raises the CancelledError, with a note that says what the call returned or raised.
+    If the coroutine is cancelled before the call has begun, nothing happens. After that it waits for the end
+    of the call and then raises the CancelledError, with a note that says what the call returned or raised.
     """
     try:
         return await asyncio.shield(job.future)

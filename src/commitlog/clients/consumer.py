@@ -377,6 +377,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def at_least_1(name: str, given: int | None, default: int) -> int:
+    """Return a limit, which must be a positive integer."""
     limit = default if given is None else given
     if not isinstance(limit, int) or limit < 1:
         raise ConfigError(name, given, "must be a positive integer")

@@ -201,6 +201,32 @@ class RemoteSource:
     def unwatch(self, signal: Signal) -> None:
         """Do nothing: watch() watches nothing."""
 
+    def bell(self) -> None:
+        """Return None: no bell can be heard from another machine."""
+
+    def ask_when_readable(self, offset: int, answered: Callable[[bool], None]) -> None:
+        """Call `answered` in another thread: with True once `offset` can be read, with False if that must be
+        asked again, after some time or because the leader may be another one. This call does not wait for it.
+        """
+        router, any_replica = self.router, self.any_replica
+        deadline = router.deadline()
+        address, _ = router.place_of(self.topic_partition, self.topic_id, deadline, any_replica=any_replica)
+        if address is None:
+            self.read(offset, 0, 0, deadline)  # until there is a leader
+            answered(False)
+            return
+
+        def tell(answer: Message | None) -> None:
+            if isinstance(answer, ReadBatches):
+                self._seen = max(self._seen, answer.high_watermark)
+                answered(answer.high_watermark > offset)
+            else:
+                router.forget(self.topic_partition.topic)
+                answered(False)
+
+        message = Read(self.topic_partition, self.topic_id, offset, 0, _LONG_POLL_MS, any_replica)
+        router.ask_and_go(address, message, _LONG_POLL_MS + _GRACE_MS, tell)
+
     closed = False
 
     def check_open(self) -> None:
@@ -228,6 +254,16 @@ class RemotePartition(LogReader):
         return f"<RemotePartition {self.name}>"
 
     # --- reading
+
+    def readable_range(self) -> tuple[int, int]:
+        """Return the first offset that may be read, and the one at which readers stop, in one request."""
+        return self._remote.bounds(None, None)
+
+    def ask_when_readable(self, offset: int, answered: Callable[[bool], None]) -> None:
+        """Call `answered` in another thread: with True once `offset` can be read, with False if that must be
+        asked again. This call does not wait for it.
+        """
+        self._remote.ask_when_readable(offset, answered)
 
     def get(self, offset: int) -> Record | None:
         """Return the record at `offset`; None if compaction removed it."""
