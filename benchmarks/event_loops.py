@@ -38,7 +38,14 @@ def event_loops(bench: Bench) -> Iterator[Group]:
         blocking, awaited = (max(one[number] for one in ratios) for number in (0, 1))
         lines += [
             Line(f"{name}: blocking", blocking, "rec/s", 1.0),
-            Line(f"{name}: asyncio", awaited, "rec/s", awaited / blocking, f">= {target}", awaited / blocking >= target),
+            Line(
+                f"{name}: asyncio",
+                awaited,
+                "rec/s",
+                awaited / blocking,
+                f">= {target}",
+                awaited / blocking >= target,
+            ),
         ]
     note = f"Sends come from {TASKS} tasks, each of which awaits its record before it sends the next."
     yield Group("asyncio", "records a second, by processor time of the process", lines, note)

@@ -71,7 +71,9 @@ def test_a_signal_ends_a_loop_with_open_followers(tmp_path: Path) -> None:
 
 def test_a_program_that_ends_without_closing_anything_ends(tmp_path: Path) -> None:
     program = FOLLOW_UNTIL_TERMINATED.replace('print("ready", flush=True)', "sys.exit(3)")
-    program = program.replace("async with aio.open(sys.argv[1]) as log:", "if log := await aio.open(sys.argv[1]):")
+    program = program.replace(
+        "async with aio.open(sys.argv[1]) as log:", "if log := await aio.open(sys.argv[1]):"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "log")],
         capture_output=True,

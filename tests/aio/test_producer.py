@@ -24,7 +24,9 @@ def test_an_awaited_record_has_its_place(tmp_path: Path, settings: dict[str, obj
                 assert [place.offset for place in places] == list(range(100))
                 assert (await producer.send("t", b"headers", headers=[("h", b"1")])).offset == 100
                 assert (await producer.send("t", b"chosen", partition=0, timestamp=77)).timestamp == 77
-            assert [record.value async for record in topic[0].records(0, 100)] == [b"%d" % n for n in range(100)]
+            assert [record.value async for record in topic[0].records(0, 100)] == [
+                b"%d" % n for n in range(100)
+            ]
 
     send()
 
@@ -79,15 +81,17 @@ async def test_a_failed_record_raises_its_error(tmp_path: Path, monkeypatch: pyt
 
 
 class Held:
-    """Keeps a producer's thread from appending, until it is let go."""
+    """Keeps a producer from appending, until it is let go."""
 
     def __init__(self, producer: aio.Producer) -> None:
         self._underneath = producer._underneath
-        self._append = self._underneath._to_append
-        self._underneath._to_append = lambda *_, **__: []  # type: ignore[method-assign]
+        self._append, self._work = self._underneath._append_now, self._underneath._task._run
+        self._underneath._append_now = lambda lane: False  # type: ignore[method-assign]
+        self._underneath._task._run = lambda: 60.0
 
     def let_go(self) -> None:
-        self._underneath._to_append = self._append  # type: ignore[method-assign]
+        self._underneath._append_now = self._append  # type: ignore[method-assign]
+        self._underneath._task._run = self._work
         self._underneath._task.wake()
 
 

@@ -87,7 +87,9 @@ def serving(path: Path) -> Iterator[Server]:
 def test_messages_survive_a_kill_and_clients_resume(tmp_path: Path) -> None:
     path = tmp_path / "chat"
     with serving(path) as server:
-        offsets = [server.request("POST", "/messages", author="alice", text=f"{n}")["offset"] for n in range(5)]
+        offsets = [
+            server.request("POST", "/messages", author="alice", text=f"{n}")["offset"] for n in range(5)
+        ]
         assert offsets == [0, 1, 2, 3, 4]
         with server.events() as events:
             seen = [next(events) for _ in range(5)]

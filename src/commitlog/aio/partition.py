@@ -180,7 +180,7 @@ class Partition(ReadablePartition):
     ) -> int:
         """Append a record and return its offset once readers see it, or with `sync` once it is durable."""
         given: dict[str, Any] = {"key": key, "headers": headers, "timestamp": timestamp}
-        if not sync and is_quick(self.blocking, [value], [key]):
+        if not sync and is_quick(self.blocking, size_of([value], [key])):
             return self.blocking.append(value, **given)
         return await whole(self.blocking.append, value, sync=sync, **given)
 
@@ -195,7 +195,7 @@ class Partition(ReadablePartition):
     ) -> range:
         """Append up to 1,048,576 records as one batch, all or nothing, and return their offsets."""
         given: dict[str, Any] = {"keys": keys, "headers": headers, "timestamps": timestamps}
-        if not sync and is_quick(self.blocking, values, keys):
+        if not sync and is_quick(self.blocking, size_of(values, keys)):
             return self.blocking.append_many(values, **given)
         return await whole(self.blocking.append_many, values, sync=sync, **given)
 
@@ -224,17 +224,24 @@ class Partition(ReadablePartition):
         return await whole(self.blocking.compact)
 
 
-def is_quick(
-    partition: BlockingPartition, values: Iterable[Buffer | None], keys: Iterable[Buffer | None] | None
-) -> bool:
-    """Say whether an append to a partition takes no longer than handing it to a worker."""
-    if not partition.writable or partition.shared or partition.config.compression_type != "none":
-        return False
+def is_quick(partition: BlockingPartition, size_bytes: int | None) -> bool:
+    """Say whether an append of this size takes no longer than handing it to a worker."""
+    return (
+        size_bytes is not None
+        and size_bytes <= INLINE_BYTES
+        and partition.writable
+        and not partition.shared  # another process may hold the lock
+        and partition.config.compression_type == "none"
+    )
+
+
+def size_of(*columns: Iterable[Buffer | None] | None) -> int | None:
+    """Return the bytes of some columns of records; None if there are many, or if that is not known."""
     size = 0
-    for column in (values, keys):
+    for column in columns:
         if column is None:
             continue
         if not isinstance(column, list | tuple) or len(column) > INLINE:
-            return False
+            return None
         size += sum(len(one) for one in column if isinstance(one, bytes | bytearray | memoryview))
-    return size <= INLINE_BYTES
+    return size

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Generator
 from typing import Any, Self
 
+from commitlog.aio.partition import is_quick
 from commitlog.aio.workers import whole
 from commitlog.clients import producer as blocking
-from commitlog.clients.accumulator import Accumulator
+from commitlog.clients.accumulator import Accumulator, NotNow
 from commitlog.clients.producer import TopicSource
 from commitlog.clients.producer_batch import Callback, ProducerBatch, RecordFuture, RecordMetadata
 from commitlog.clients.rate_limit import Throttle
@@ -133,26 +135,60 @@ class LoopProducer(blocking.Producer):
     def _wait_for_room(self) -> None:
         """Do nothing: _send() has looked."""
 
-    def _append_full(self, lane: Accumulator, batch: ProducerBatch) -> None:
-        self._task.wake()
+    def _lane_of(self, name: str) -> Accumulator:
+        lane = super()._lane_of(name)
+        lane.waits = False
+        return lane
 
     def _open_batch(self, lane: Accumulator, size: int) -> ProducerBatch:
         if self.config.linger_ms == 0 and not self._turn_ends:
             self._turn_ends = True
             self._loop.call_soon(self._end_turn)
-        return super()._open_batch(lane, size)
+        batch = super()._open_batch(lane, size)
+        batch.loop = self._loop
+        return batch
 
     def _end_turn(self) -> None:
+        """Append what was sent in this turn of the loop; a large batch is left to the thread."""
         self._turn_ends = False
         with self._lock:
             for lane in self._lanes.values():
                 self._close_batch(lane)
+        for lane in list(self._lanes.values()):
+            if lane.ready and not (self._is_quick(lane) and self._append_now(lane)):
+                self._task.wake()
+
+    def _is_quick(self, lane: Accumulator) -> bool:
+        size = sum(batch.size_bytes for batch in list(lane.ready))
+        return is_quick(lane.topic.partition(0), size) and not self._throttle.is_limited
+
+    def _append_now(self, lane: Accumulator) -> bool:
+        """Append what is ready, without waiting for a full disk; False if something is left."""
+        try:
+            lane.append_ready()
+        except NotNow:
+            return False
+        return True
+
+    def _append_full(self, lane: Accumulator, batch: ProducerBatch) -> None:
+        """Leave a full batch to the thread."""
         self._task.wake()
 
-    def _to_append(
-        self, lanes: list[Accumulator], due: list[Accumulator], *, rest: bool, throttled: float
-    ) -> list[Accumulator]:
-        return [] if throttled else lanes
+    def _append_all(self, lane: Accumulator) -> None:
+        """In a worker: append what is ready."""
+        while lane.ready and not self._append_now(lane):
+            time.sleep(self.config.retry_backoff_ms / 1000)
+
+    def _work(self) -> float:
+        """In the thread: append what is ready, and sync."""
+        throttled, retry = self._throttle.seconds_left(), self.config.retry_backoff_ms / 1000
+        lanes = [lane for lane in list(self._lanes.values()) if lane.ready]
+        done = [self._append_now(lane) for lane in lanes if not throttled]
+        try:
+            pause = super()._work()
+        except NotNow:
+            return retry
+        return min([pause, *([throttled] if throttled and lanes else []), *([] if all(done) else [retry])])
 
     # --- records that wait for room
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from commitlog.aio.partition import Partition, ReadablePartition, is_quick
+from commitlog.aio.partition import Partition, ReadablePartition, is_quick, size_of
 from commitlog.aio.reading import Pieces
 from commitlog.aio.workers import in_a_worker, whole
 from commitlog.config import TopicConfig
@@ -108,7 +108,7 @@ class Topic(ReadableTopic[Partition]):
         given: dict[str, Any] = {
             "key": key, "headers": headers, "timestamp": timestamp, "partition": partition,
         }  # fmt: skip
-        if not sync and is_quick(topic.partition(0), [value], [key]):
+        if not sync and is_quick(topic.partition(0), size_of([value], [key])):
             return topic.append(value, **given)
         return await whole(topic.append, value, sync=sync, **given)
 
@@ -130,7 +130,7 @@ class Topic(ReadableTopic[Partition]):
         given: dict[str, Any] = {
             "keys": keys, "headers": headers, "timestamps": timestamps, "partition": partition,
         }  # fmt: skip
-        if not sync and is_quick(topic.partition(0), values, keys):
+        if not sync and is_quick(topic.partition(0), size_of(values, keys)):
             return topic.append_many(values, **given)
         return await whole(topic.append_many, values, sync=sync, **given)
 

@@ -31,6 +31,10 @@ class Written(NamedTuple):
     leader_epoch: int
 
 
+class NotNow(BaseException):
+    """The disk is full, and the caller does not want to wait; what was not appended stays ready."""
+
+
 class _Unfinished(NamedTuple):
     """A partly appended batch: what is still to be appended, and the outcome of the rest."""
 
@@ -54,6 +58,7 @@ class Accumulator:
         self.topic = topic
         self.ready: deque[ProducerBatch] = deque()  # closed batches to append, in order
         self.closing = False  # then there are no more retries
+        self.waits = True  # for room on a full disk; otherwise append_ready() raises NotNow
         self._config = config
         self._producer_id = producer_id
         self._throttle = throttle
@@ -64,6 +69,7 @@ class Accumulator:
         self._rules: tuple[TopicConfig, Rules] | None = None  # the config, and the rules made from it
         self._unfinished: _Unfinished | None = None
         self._in_doubt = False  # whether an interrupted append may have succeeded
+        self._retry_until: float | None = None  # since the disk is full
 
     def open_batch(self, ended: Condition, size: int) -> ProducerBatch:
         """Return a new batch for a record of `size` bytes and those that follow."""
@@ -159,15 +165,20 @@ class Accumulator:
 
     def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...]) -> int:
         """Append; while the disk is full, retry for delivery_timeout_ms."""
-        deadline = time.monotonic() + self._config.delivery_timeout_ms / 1000
         while True:
             try:
                 self._in_doubt = not self._config.enable_idempotence  # otherwise duplicates are recognized
-                return target.append_encoded(batches).start
+                first = target.append_encoded(batches).start
+                self._retry_until = None
+                return first
             except DiskFullError:
-                self._in_doubt = False
-                if time.monotonic() >= deadline or self.closing:
+                self._in_doubt, now = False, time.monotonic()
+                self._retry_until = self._retry_until or now + self._config.delivery_timeout_ms / 1000
+                if now >= self._retry_until or self.closing:
+                    self._retry_until = None
                     raise
+                if not self.waits:
+                    raise NotNow from None
                 time.sleep(self._config.retry_backoff_ms / 1000)
 
     def _current_rules(self) -> Rules:

@@ -142,6 +142,10 @@ class Producer:
         self._append_full(lane, batch)
         return batch.row_of(ticket) is not None
 
+    def _append_all(self, lane: Accumulator) -> None:
+        """Append what is ready, in flush()."""
+        lane.append_ready()
+
     def _append_full(self, lane: Accumulator, batch: ProducerBatch) -> None:
         """Append a batch that is full, and wait as a quota demands."""
         lane.append_ready(batch)
@@ -255,16 +259,10 @@ class Producer:
             waits = [max(batch.created + linger - began, throttled) for batch in self._filling.values()]
             rest = self._resting = not waits and not self._opened
             self._opened = False
-        for lane in self._to_append(lanes, due, rest=rest, throttled=throttled):
+        for lane in lanes if rest else due:  # at rest, also batches that Ctrl-C left behind
             lane.append_ready()
         self._sync()
         return _IDLE_SECONDS if rest else min([max(linger, throttled), _IDLE_SECONDS, *waits])
-
-    def _to_append(
-        self, lanes: list[Accumulator], due: list[Accumulator], *, rest: bool, throttled: float
-    ) -> list[Accumulator]:
-        """Return the lanes whose batches the thread appends."""
-        return lanes if rest else due  # at rest, also batches that Ctrl-C left behind
 
     def _sync(self) -> None:
         """Wait until appended batches are durable; batches in the same partition share one sync."""
@@ -310,7 +308,7 @@ class Producer:
         for lane in list(self._lanes.values()):
             with self._lock:
                 self._close_batch(lane)
-            lane.append_ready()
+            self._append_all(lane)
         if self._task.stopped:  # Ctrl-C ended close()
             self._task.stop()
             self._sync()

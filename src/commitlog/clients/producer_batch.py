@@ -38,6 +38,7 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
+_metadata = partial(tuple.__new__, RecordMetadata)  # measured: half of what calling it takes
 Acks = Literal[0, 1, "all"]
 Callback = Callable[[RecordMetadata | None, Exception | None], None]
 # values, keys (None: there are none), headers (None: none) and timestamps of records
@@ -78,7 +79,7 @@ class ProducerBatch:
     __slots__ = (
         "_acks", "_awaited", "_batch_size", "_callbacks", "_charged_bytes", "_count", "_ended", "_headers",
         "_partitions", "_rows", "_shares", "_tickets", "_times", "_waiting", "created", "done",
-        "has_given_times", "keyed_bytes", "limit", "records", "small_bytes", "tickets", "topic",
+        "has_given_times", "keyed_bytes", "limit", "loop", "records", "small_bytes", "tickets", "topic",
         "unkeyed_bytes",
     )  # fmt: skip
 
@@ -101,6 +102,7 @@ class ProducerBatch:
         self._rows: dict[int, int] | None = None
         self._times: Int64s | None = None
         self.has_given_times = False
+        self.loop: asyncio.AbstractEventLoop | None = None  # of the sender, if it is one
         # by ticket, because most records have none of these
         self._headers: dict[int, Headers] = {}
         self._partitions: dict[int, int] = {}
@@ -252,13 +254,14 @@ class ProducerBatch:
             if rows is None or (place < len(rows) and rows[place] == row):
                 if error is not None:
                     return None, error
-                return RecordMetadata(self.topic, number, base_offset + place, self._timestamp(ticket)), None
+                assert self._times is not None
+                return _metadata((self.topic, number, base_offset + place, self._times.item(row))), None
         raise AssertionError("a record without a share")
 
     def _timestamp(self, ticket: int) -> int:
         records, times = self.records, self._times
         if times is not None:
-            return int(times[self._row(ticket)])
+            return times.item(self._row(ticket))
         # with acks=0 the caller may ask before the batch is appended
         return _milliseconds(records[records[3::_FIELDS].index(ticket) * _FIELDS + 2])
 
@@ -347,15 +350,20 @@ class RecordFuture:
         self._delivery.when_done(partial(callback, self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        if not self._delivery.done:
+        delivery = self._delivery
+        if not delivery.done:
             import asyncio
 
             try:
-                yield from self._delivery.awaiting(asyncio.get_running_loop())
+                yield from delivery.awaiting(delivery.loop or asyncio.get_running_loop())
             except asyncio.CancelledError as cancelled:
                 cancelled.add_note("The record was sent: await its future again to see what became of it.")
                 raise
-        return self.result()
+        metadata, error = delivery.outcome(self._ticket)
+        if error is not None:
+            raise error
+        assert metadata is not None
+        return metadata
 
     def cancelled(self) -> bool:
         """Return False: a record that was sent is delivered, or fails, even if nobody waits for it."""
