@@ -6,17 +6,20 @@ import asyncio
 import inspect
 import queue
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
+from commitlog.aio.partition import INLINE_BYTES
 from commitlog.aio.watcher import watcher
-from commitlog.aio.workers import Job, Workers, end_of, in_a_worker
+from commitlog.aio.workers import Job, Workers, end_of, finish, in_a_worker
 from commitlog.batches.batch import RecordBatch
 from commitlog.clients import consumer as blocking
 from commitlog.clients import session
 from commitlog.clients.consumer import Committable
+from commitlog.clients.fetcher import Place
 from commitlog.clients.positions import OffsetAndTimestamp
 from commitlog.config import ConsumerConfig
-from commitlog.errors import ClosedError
+from commitlog.errors import ClosedError, CommitLogError
 from commitlog.groups.member import GroupMetadata
 from commitlog.record import ConsumerRecord, TopicPartition
 from commitlog.tasks import TaskHealth
@@ -30,7 +33,7 @@ Found = TypeVar("Found")
 Partitions = set[TopicPartition]
 
 _GROUP_SECONDS = 0.05  # an append ends a wait, but changes of a group have to be looked for
-_MANY = 10_000  # records to be read; then the event loop does not fetch them itself
+_IN_THE_THREAD = 10  # times as many records are fetched for an iteration, because a thread costs about 80 us
 
 
 class RebalanceListener(Protocol):
@@ -52,13 +55,14 @@ class _Callback:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._calls: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
-        self.task: asyncio.Task[None] | None = None
+        self.has_ended = False
 
     def run(self, callback: Callable[[Partitions], Awaitable[None] | None], partitions: Partitions) -> None:
         """In the consumer's thread: run the callback, and raise what it raises."""
         problem: list[BaseException] = []
 
         async def called() -> None:
+            _inside.set(self)  # for the tasks that it starts, too
             try:
                 found = callback(partitions)
                 if inspect.isawaitable(found):
@@ -66,10 +70,12 @@ class _Callback:
             except BaseException as error:
                 problem.append(error)
             finally:
+                self.has_ended = True
                 self._calls.put(None)
 
         def start() -> None:
-            self.task = self._loop.create_task(called())
+            _tasks.add(task := self._loop.create_task(called()))
+            task.add_done_callback(_tasks.discard)
 
         self._loop.call_soon_threadsafe(start)
         while (job := self._calls.get()) is not None:
@@ -82,6 +88,10 @@ class _Callback:
         job = Job(call)
         self._calls.put(job)
         return job
+
+
+_inside: ContextVar[_Callback | None] = ContextVar("the callback that runs", default=None)
+_tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references
 
 
 class _Listener(session.RebalanceListener):
@@ -135,9 +145,8 @@ class Consumer:
 
     async def _call(self, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
         """Make a call in the consumer's thread, also from a callback, for which that thread waits."""
-        callback = self._callback
-        inside = callback is not None and asyncio.current_task() is callback.task
-        begin = callback.begin if callback is not None and inside else self._thread.begin
+        callback = _inside.get()
+        begin = self._thread.begin if callback is None or callback.has_ended else callback.begin
         return await end_of(begin(lambda: call(*args, **named)))
 
     async def _quick(self, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
@@ -204,7 +213,7 @@ class Consumer:
         """
         fetcher = self.blocking._fetcher
         limit = blocking.at_least_1("max_records", max_records, self.config.max_poll_records)
-        return await self._polled(timeout, lambda: fetcher.records(limit), self.blocking._handed_over)
+        return await self._polled(timeout, lambda _: fetcher.records(limit), self.blocking._handed_over)
 
     async def getmany(
         self, *, timeout_ms: float = 0, max_records: int | None = None
@@ -218,7 +227,7 @@ class Consumer:
         """Return columnar batches, of fetch_max_bytes or just above; see poll()."""
         fetcher = self.blocking._fetcher
         limit = blocking.at_least_1("max_bytes", max_bytes, self.config.fetch_max_bytes)
-        return await self._polled(timeout, lambda: fetcher.batches(limit), self.blocking._handed_over)
+        return await self._polled(timeout, lambda _: fetcher.batches(limit), self.blocking._handed_over)
 
     async def poll_arrow(
         self, timeout: float = 0.0, max_bytes: int | None = None
@@ -226,24 +235,34 @@ class Consumer:
         """Return Arrow tables over the mapped files, of fetch_max_bytes or just above; see poll()."""
         from commitlog.batches import arrow
 
-        found = await self.poll_batches(timeout, max_bytes)
-        return {name: await in_a_worker(arrow.table, batches) for name, batches in found.items()}
+        fetcher = self.blocking._fetcher
+        limit = blocking.at_least_1("max_bytes", max_bytes, self.config.fetch_max_bytes)
+
+        def tables(_: int) -> dict[TopicPartition, pa.Table]:
+            return {name: arrow.table(batches) for name, batches in fetcher.batches(limit).items()}
+
+        return await self._polled(timeout, tables, self.blocking._handed_over)
 
     async def _polled(
         self,
         timeout: float,
-        fetch: Callable[[], dict[TopicPartition, Found]],
+        fetch: Callable[[int], dict[TopicPartition, Found]],
         hand_over: Callable[[dict[TopicPartition, Found]], Result],
     ) -> Result:
-        """Wait for records, and hand them over in the same step: a cancelled poll has lost none."""
+        """Wait for records, and hand them over in the same step: a cancelled poll has lost none.
+
+        `fetch` is told how many times the usual number of records it may fetch.
+        """
         consumer = self.blocking
         consumer._check_usable()
+        if _inside.get() is self._callback is not None:
+            raise CommitLogError("poll() in a callback of a rebalance would wait for that callback itself")
         deadline = self._loop.time() + timeout
         async with self._polling:
             with consumer._at_work():
                 await self._quick(consumer._fetcher.rewind)
                 while True:
-                    if consumer.has_duties:
+                    if consumer.has_duties and not self._closing.done():
                         await self._call(self._do_duties)
                     found = await self._fetched(fetch)
                     left = deadline - self._loop.time()
@@ -256,12 +275,31 @@ class Consumer:
             self.blocking._check_usable()
             self.blocking._keep_up()
 
-    async def _fetched(self, fetch: Callable[[], dict[TopicPartition, Found]]) -> dict[TopicPartition, Found]:
-        """Fetch here what is about to be read anyway, and in the thread while there is much to read."""
-        if self.blocking._fetcher.throttle.seconds_left() > 0:
-            return {}
-        behind = self.blocking.records_ahead()
-        return await (self._call(fetch) if behind > _MANY else self._quick(fetch))
+    async def _fetched(
+        self, fetch: Callable[[int], dict[TopicPartition, Found]]
+    ) -> dict[TopicPartition, Found]:
+        """Fetch here what is about to be read anyway, and in the thread if there is much to read, or a quota.
+
+        Other tasks may run until the thread is done: what they have dropped, or moved, is not returned.
+        """
+        consumer = self.blocking
+        places = consumer._fetcher.places
+
+        def fetched(
+            times: int,
+        ) -> tuple[dict[TopicPartition, Found], dict[TopicPartition, tuple[Place, int]]]:
+            if self._closing.done() or consumer._fetcher.throttle.seconds_left() > 0:
+                return {}, {}
+            found = fetch(times)
+            return found, {name: (places[name], places[name].version) for name in found}
+
+        is_quick = not consumer._fetcher.throttle.is_limited and consumer.is_little_ahead(INLINE_BYTES)
+        found, then = await (self._quick(fetched, 1) if is_quick else self._call(fetched, _IN_THE_THREAD))
+        return {
+            name: items
+            for name, items in found.items()
+            if places.get(name) is then[name][0] and then[name][0].version == then[name][1]
+        }
 
     async def _wait(self, seconds: float) -> None:
         """Wait for records, for close(), or until the group may have changed."""
@@ -297,9 +335,9 @@ class Consumer:
         """Return the offset that the group has committed for a partition, or None."""
         return await self._call(self.blocking.committed, partition)
 
-    def group_metadata(self) -> GroupMetadata:
+    async def group_metadata(self) -> GroupMetadata:
         """Return the consumer's identity in its group, for programs that store offsets with their results."""
-        return self.blocking.group_metadata()
+        return await self._call(self.blocking.group_metadata)
 
     # --- positions
 
@@ -359,7 +397,11 @@ class Consumer:
         """Commit the positions if enable_auto_commit is set, and leave the group. Closing twice is fine."""
         if not self._closing.done():
             self._closing.set_result(None)
-        await self._call(self.blocking.close)
+        callback = _inside.get()
+        begin = self._thread.begin if callback is None or callback.has_ended else callback.begin
+        closing = begin(self.blocking.close)
+        await finish(closing)  # even if this is cancelled: it has begun to close
+        closing.future.result()
 
 
 class _Records:
@@ -370,6 +412,7 @@ class _Records:
         limit = consumer.config.consumer_timeout_ms
         self._timeout = float("inf") if limit == -1 else limit / 1000
         self._records: Iterator[ConsumerRecord] = iter(())
+        consumer.blocking._check_usable()
 
     def __aiter__(self) -> Self:
         return self
@@ -381,10 +424,12 @@ class _Records:
         limit = consumer.config.max_poll_records
         try:
             self._records = await self._consumer._polled(
-                self._timeout, lambda: consumer._fetcher.records(limit), consumer._one_by_one
+                self._timeout, lambda times: consumer._fetcher.records(times * limit), consumer._one_by_one
             )
         except ClosedError:
-            raise StopAsyncIteration from None
+            if self._consumer._closing.done():
+                raise StopAsyncIteration from None
+            raise
         for record in self._records:
             return record
         raise StopAsyncIteration

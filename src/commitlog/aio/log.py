@@ -14,7 +14,7 @@ from commitlog.aio.opening import Opening, opened
 from commitlog.aio.producer import LoopProducer, Producer
 from commitlog.aio.topic import Topic
 from commitlog.aio.watcher import watcher
-from commitlog.aio.workers import in_a_worker, whole
+from commitlog.aio.workers import finish, in_a_worker, whole, workers
 from commitlog.clients.quotas import Quota
 from commitlog.config import ConsumerSettings, LogConfig, ProducerSettings, TopicConfig
 from commitlog.groups.admin import GroupDescription
@@ -195,7 +195,9 @@ class CommitLog:
                 last.push_async_callback(client.close)
 
     async def _close(self) -> None:
+        closing = workers.begin(self.blocking.close)
         try:
-            await whole(self.blocking.close)
+            await finish(closing)
+            closing.future.result()
         finally:
             watcher.look_again()

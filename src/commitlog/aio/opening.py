@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
-from commitlog.aio.workers import end_of, whole, workers
+from commitlog.aio.workers import Workers, end_of, finish, workers
 
 
 class Closable(Protocol):
@@ -46,12 +46,12 @@ class Opening(Generic[Opened]):
         await self._opened.close()
 
 
-async def opened(call: Callable[[], Blocking]) -> Blocking:
+async def opened(call: Callable[[], Blocking], by: Workers = workers) -> Blocking:
     """Open something in a worker. If the coroutine is cancelled meanwhile, it is closed again."""
-    job = workers.begin(call)
+    job = by.begin(call)
     try:
         return await end_of(job)
     except asyncio.CancelledError:
         if job.future.done() and job.future.exception() is None:
-            await whole(job.future.result().close)
+            await finish(by.begin(job.future.result().close))
         raise

@@ -99,7 +99,10 @@ class ReadablePartition:
                 if not found:
                     raise
                 return found, found[-1].offset + 1
-            return found, found[-1].offset + 1 if len(found) == wanted else end
+            # a truncation meanwhile may have moved the end
+            return found, found[-1].offset + 1 if len(found) == wanted else min(
+                end, self.blocking.high_watermark
+            )
 
         return Following(self._first(from_offset), self._from, self._wait, read, lambda one: one.offset + 1)
 
@@ -133,7 +136,8 @@ class ReadablePartition:
         """Wait for a record; returns whether so few have arrived that the event loop may read them."""
         partition = self.blocking
         await watcher.wait([(partition, offset)])
-        return not partition.closed and partition.high_watermark - offset <= INLINE
+        size = partition.known_bytes_after(offset)
+        return size is not None and size <= INLINE_BYTES
 
 
 class Partition(ReadablePartition):

@@ -39,12 +39,12 @@ class _Wait:
 class _Watched:
     """A partition, and the coroutines that wait for it."""
 
-    __slots__ = ("bell", "is_told", "partition", "used", "waits")
+    __slots__ = ("bell", "is_told", "partition", "pruned", "waits")
 
     def __init__(self, partition: LogReader, event: Listener) -> None:
         self.partition = partition
         self.waits: set[_Wait] = set()
-        self.used = 0.0  # when somebody last waited
+        self.pruned = time.monotonic()  # when those who wait no more were last removed
         self.bell: Bell | None = partition.bell()
         self.is_told = self.bell is None and partition.watch(event)
 
@@ -57,8 +57,8 @@ class _Watched:
 def _end_of(partition: LogReader) -> float:
     """Return the offset below which there is a record, or an error, to get."""
     try:
-        return math.inf if partition.closed else partition.high_watermark
-    except (CommitLogError, OSError):
+        return math.inf if partition.has_ended else partition.high_watermark
+    except Exception:  # whoever reads gets it
         return math.inf
 
 
@@ -74,7 +74,8 @@ class Watcher:
         self._new: list[_Wait] = []
         self._event = Listener(_BELL_SECONDS)
         self._running = False
-        self._watched: dict[LogReader, _Watched] = {}  # the thread's own
+        self._watched: dict[LogReader, _Watched] = {}  # the thread's own, as the next
+        self._taken: list[_Wait] = []
 
     async def wait(self, places: Iterable[Place]) -> None:
         """Wait until one of the partitions has a record at its offset, or cannot be read any more."""
@@ -82,10 +83,10 @@ class Watcher:
         if any(offset < _end_of(partition) for partition, offset in wait.places.items()):
             return
         with self._lock:
-            self._new.append(wait)
             if not self._running:
                 threading.Thread(target=self._run, name="commitlog-watcher", daemon=True).start()
                 self._running = True
+            self._new.append(wait)
         self._event.set()
         await wait.future
 
@@ -93,7 +94,12 @@ class Watcher:
     def waiting(self) -> int:
         """The number of coroutines that wait."""
         waits = {wait for one in list(self._watched.values()) for wait in list(one.waits)}
-        return sum(not wait.future.done() for wait in [*waits, *self._new])
+        return sum(not wait.future.done() for wait in waits.union(self._new, self._taken))
+
+    @property
+    def remembered(self) -> int:
+        """The number of coroutines that it knows of; those that wait no more are forgotten in time."""
+        return sum(len(one.waits) for one in list(self._watched.values())) + len(self._new)
 
     def forked(self) -> None:
         """In a forked child: forget the coroutines and the thread of the parent."""
@@ -115,8 +121,12 @@ class Watcher:
     def _fail(self, error: BaseException) -> None:
         """Tell every coroutine that waits; the next one starts another thread."""
         with self._lock:
-            waits = {wait for one in self._watched.values() for wait in one.waits}.union(self._new)
-            self._watched, self._new, self._running = {}, [], False
+            waits = {wait for one in self._watched.values() for wait in one.waits}
+            waits.update(self._new, self._taken)
+            for one in self._watched.values():
+                if one.is_told:
+                    one.partition.unwatch(self._event)
+            self._watched, self._new, self._taken, self._running = {}, [], [], False
             self._event = Listener(_BELL_SECONDS)
         _wake(waits, CommitLogError(f"the thread that waits for records failed: {error!r}"))
 
@@ -140,28 +150,32 @@ class Watcher:
 
     def _take_new(self) -> bool:
         """Note who waits now, and forget what nobody has waited for lately; False if the thread can end."""
-        now = time.monotonic()
         with self._lock:
-            new, self._new = self._new, []
-            for partition, one in list(self._watched.items()):
-                if now - one.used >= _IDLE_SECONDS:
-                    one.waits = {wait for wait in one.waits if not wait.future.done()}
-                    one.used = now if one.waits else one.used
-                    if not one.waits:
-                        del self._watched[partition]
-                        if one.is_told:
-                            partition.unwatch(self._event)
-            if not new and not self._watched:
+            self._taken, self._new = self._new, []
+            self._prune(time.monotonic())
+            if not self._taken and not self._watched:
                 self._event.ignore_bells()
                 self._running = False
                 return False
-        for wait in new:
+        for wait in self._taken:
             for partition in wait.places:
                 if partition not in self._watched:
                     self._watched[partition] = _Watched(partition, self._event)
                 self._watched[partition].waits.add(wait)
-                self._watched[partition].used = now
+        self._taken = []
         return True
+
+    def _prune(self, now: float) -> None:
+        """Once a second, forget those who wait no more, and partitions that nobody waits for."""
+        for partition, one in list(self._watched.items()):
+            if now - one.pruned < _IDLE_SECONDS:
+                continue
+            one.pruned = now
+            one.waits = {wait for wait in one.waits if not wait.future.done() and not wait.loop.is_closed()}
+            if not one.waits:
+                del self._watched[partition]
+                if one.is_told:
+                    partition.unwatch(self._event)
 
     def _listen(self) -> float:
         """Ask the writers to wake this thread; returns how long it may sleep."""

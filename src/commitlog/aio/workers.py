@@ -9,6 +9,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
+from weakref import WeakSet
+
+from commitlog.tasks import Condition
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -38,6 +41,8 @@ class Job(Generic[Result]):
             return
         try:
             tell: Callable[[], None] = _telling(self.future, self._call(), None)
+        except StopIteration as error:  # a future cannot have it
+            tell = _telling(self.future, None, RuntimeError(f"the call raised {error!r}"))
         except BaseException as error:  # for the coroutine, whatever it is
             tell = _telling(self.future, None, error)
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -64,19 +69,25 @@ class Workers:
     def __init__(self, most_threads: int = MOST_THREADS) -> None:
         self._most_threads = most_threads
         self._waiting: deque[Job[Any]] = deque()
-        self._more = threading.Condition(threading.Lock())
+        self._more = Condition()
         self._threads = self._idle = 0
+        _everywhere.add(self)
 
     def begin(self, call: Callable[[], Result]) -> Job[Result]:
         """Have a call made soon."""
         job = Job(call)
-        with self._more:
+        with self._more.mutex:
             self._waiting.append(job)
-            if self._idle:
+            # threads that were notified, but do not run yet, still count as idle
+            if len(self._waiting) <= self._idle or self._threads == self._most_threads:
                 self._more.notify()
-            elif self._threads < self._most_threads:
-                self._threads += 1
+                return job
+            try:
                 threading.Thread(target=self._work, name="commitlog-aio", daemon=True).start()
+            except BaseException:  # there can be no more threads
+                self._waiting.remove(job)
+                raise
+            self._threads += 1
         return job
 
     @property
@@ -90,7 +101,7 @@ class Workers:
 
     def _work(self) -> None:
         while True:
-            with self._more:
+            with self._more.mutex:
                 self._idle += 1
                 there = self._more.wait_for(lambda: self._waiting, _IDLE_SECONDS)
                 self._idle -= 1
@@ -101,8 +112,16 @@ class Workers:
             job.run()
 
 
+_everywhere: WeakSet[Workers] = WeakSet()
 workers = Workers()
-os.register_at_fork(after_in_child=workers.forked)
+
+
+def _after_fork() -> None:
+    for one in list(_everywhere):
+        one.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 async def in_a_worker(call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
@@ -132,10 +151,15 @@ async def end_of(job: Job[Result]) -> Result:
         if job.future.cancelled() or job.withdraw():
             cancelled.add_note("It had not begun, and nothing was changed.")
             raise
-        while not job.future.done():
-            with contextlib.suppress(asyncio.CancelledError):  # a second one waits, too
-                await asyncio.wait([job.future])
+        await finish(job)
         error = job.future.exception()
         outcome = f"returned {job.future.result()!r:.200}" if error is None else f"failed: {error!r:.200}"
         cancelled.add_note(f"It had begun, and {outcome}.")
         raise
+
+
+async def finish(job: Job[Any]) -> None:
+    """Wait for the end of a call, whoever cancels."""
+    while not job.future.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([job.future])

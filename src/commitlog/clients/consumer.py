@@ -233,13 +233,19 @@ class Consumer(Positions):
     def has_duties(self) -> bool:
         """Whether the next poll() has more to do than to fetch: for the group, or to find topics again."""
         each_time = self._session is not None and self._session.commits_at_each_poll
-        gone = any(place.partition.closed for place in self._fetcher.places.values())
+        gone = any(place.partition.closed for place in list(self._fetcher.places.values()))
         return each_time or gone or self._must_stop_waiting()
 
-    def records_ahead(self) -> int:
-        """Return how many offsets are still to be fetched."""
-        places = [place for place in self._fetcher.places.values() if not place.paused]
-        return sum(place.partition.high_watermark - max(place.fetched, 0) for place in places)
+    def is_little_ahead(self, most_bytes: int) -> bool:
+        """Say whether there is hardly anything to read, without a look at the files."""
+        for place in list(self._fetcher.places.values()):
+            if place.paused or place.partition.high_watermark == place.fetched:
+                continue
+            size = place.partition.known_bytes_after(place.fetched)
+            if size is None or size > most_bytes:
+                return False
+            most_bytes -= size
+        return True
 
     def _must_stop_waiting(self) -> bool:
         if self._session is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from commitlog import notebook
 from commitlog.batches.batch import RecordBatch
 from commitlog.bells import Bell
-from commitlog.errors import CorruptionError, OffsetOutOfRangeError
+from commitlog.errors import CommitLogError, CorruptionError, OffsetOutOfRangeError
 from commitlog.partitions.counters import PartitionMetrics
 from commitlog.partitions.latest import Latest, LatestBuilder
 from commitlog.partitions.layout import Layout, batch_start, bytes_between, offset_after_bytes
@@ -67,6 +67,11 @@ class LogReader:
         """Whether the partition is closed, for instance because its topic was deleted."""
         return self._source.closed
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more records will arrive here: it is closed, has failed, or belongs to a forked parent."""
+        return self._source.has_ended
+
     def watch(self, signal: Signal) -> bool:
         """Set `signal` at each append, until unwatch(); False if appends can only be polled for."""
         return self._source.watch(signal)
@@ -78,6 +83,15 @@ class LogReader:
     def bell(self) -> Bell | None:
         """Return the bell that another process rings at each append; None if there is none."""
         return self._source.bell()
+
+    def known_bytes_after(self, offset: int) -> int | None:
+        """Return the stored bytes from `offset` to the end, if the last read ended there; otherwise None, because
+        one would have to look at the files.
+        """
+        try:
+            return self._source.layout().segments[-1].unread_bytes(offset)
+        except CommitLogError:  # it is on another machine, or gone
+            return None
 
     # --- reading
 

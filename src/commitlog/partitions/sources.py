@@ -49,6 +49,10 @@ class Source(Protocol):
         """Whether it is closed, for instance because its topic was deleted."""
 
     @property
+    def has_ended(self) -> bool:
+        """Whether no more records will arrive here."""
+
+    @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
 
@@ -121,6 +125,11 @@ class LocalSource:
     def layout(self) -> Layout:
         """Return the segments as they are now."""
         raise NotImplementedError
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more records will arrive here."""
+        return self.closed
 
     def check_open(self) -> None:
         """Raise ClosedError once it is closed."""

@@ -127,6 +127,11 @@ class LogState(LocalSource):
 
     # --- as a source for readers
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more records will arrive here."""
+        return self.closed or self.ended_by is not None or self.inherited
+
     def layout(self) -> Layout:
         """Return the segments as they are now."""
         return self.segments
