@@ -30,6 +30,7 @@ native: $(CORE)
 		{ echo "make native needs a C compiler (Debian: apt-get install gcc), or CC=... to name one"; exit 1; }
 	@$(BIN)/python -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
 		{ echo "make native needs the headers of Python (Debian: apt-get install python3-dev)"; exit 1; }
+	rm -rf native/build # what was built with other options would be taken as it is
 	$(INSTALL) --force-reinstall --no-deps ./native
 	@$(BIN)/python -c 'from commitlog import speedups; print("speedups:", speedups.status)'
 
@@ -37,7 +38,8 @@ native: $(CORE)
 test-native: $(READY)
 	COMMITLOG_STRICT=1 $(MAKE) --no-print-directory native
 	COMMITLOG_REQUIRE_SPEEDUPS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs \
-		tests/unit tests/property tests/golden tests/crash
+		tests/unit tests/property tests/golden tests/crash tests/replication \
+		$(addprefix tests/integration/test_,compaction_readers.py locks_and_forks.py threads.py two_processes.py)
 
 check: $(READY)
 	$(BIN)/ruff check .

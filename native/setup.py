@@ -23,7 +23,11 @@ setup(
                 "setup.py",
                 *sorted(str(path.relative_to(HERE)) for path in HERE.glob("src/*.h")),
             ],
-            define_macros=[("Py_LIMITED_API", "0x030B0000"), ("COMMITLOG_VERSION", f'"{VERSION}"')],
+            define_macros=[
+                ("_GNU_SOURCE", "1"),
+                ("Py_LIMITED_API", "0x030B0000"),
+                ("COMMITLOG_VERSION", f'"{VERSION}"'),
+            ],
             extra_compile_args=["-O3", "-std=c11", "-fvisibility=hidden", *STRICT],
             py_limited_api=True,
         )

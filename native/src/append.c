@@ -420,6 +420,8 @@ static PyObject *append(PyObject *object, PyObject *const *args, Py_ssize_t coun
     One one;
     uint32_t size;
     PyObject *timestamp, *sync, *offset = NULL;
+    if (self->state == NULL)
+        return was_cleared("the partition");
     if (!read_arguments(args, count, keywords, &plain, &timestamp, &sync))
         return call_with(self->slow, args, count, keywords);
     int done = measure(self, &plain, timestamp, &size);
@@ -463,9 +465,9 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
 static int clear(PyObject *object)
 {
     Appending *self = (Appending *)object;
+    Py_CLEAR(self->state); /* first: append() looks at it */
     Py_CLEAR(self->slow);
     Py_CLEAR(self->locked_store);
-    Py_CLEAR(self->state);
     Py_CLEAR(self->lock_type);
     Py_CLEAR(self->lock);
     Py_CLEAR(self->locked);

@@ -57,7 +57,8 @@ static int get_maker(Maker *maker, PyObject *type)
         return 0;
     maker->type = (PyTypeObject *)type;
     maker->new_tuple = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
-    maker->has_only_fields = PyLong_AsSize_t(size) == sizeof(PyVarObject); /* from 3.14 on, there is a hash besides */
+    /* not from 3.14 on, whose tuples have a hash besides, nor on 3.11 if instances have a dictionary */
+    maker->has_only_fields = PyLong_AsSize_t(size) == sizeof(PyVarObject);
     Py_DECREF(size);
     maker->no_headers = PyErr_Occurred() ? NULL : PyTuple_New(0);
     return maker->no_headers != NULL;
@@ -141,8 +142,9 @@ PyObject *read_ones(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
     }
     PyObject *records = PyList_New(0);
     uint8_t *chunk = NULL;
-    Py_ssize_t read = 0, size = (limit < view.len ? limit : view.len) - position;
-    if (records != NULL && position >= 0 && size >= SMALLEST_BATCH_BYTES) {
+    Py_ssize_t read = 0, end = limit < view.len ? limit : view.len;
+    Py_ssize_t size = position < 0 || end < position ? 0 : end - position;
+    if (records != NULL && size >= SMALLEST_BATCH_BYTES) {
         const uint8_t *start = (const uint8_t *)view.buf + position;
         One one;
         memcpy(&one, start, sizeof one);
@@ -195,7 +197,7 @@ PyObject *walk_ones(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
     const uint8_t *bytes = view.buf;
     int good = 1;
     end = end < view.len ? end : view.len;
-    while (good && end - place >= SMALLEST_BATCH_BYTES) {
+    while (good && place < end && end - place >= SMALLEST_BATCH_BYTES) {
         One one;
         memcpy(&one, bytes + place, sizeof one);
         if (!is_one(&one) || !fits(&one, (uint64_t)(end - place)) || one.offset != offset || offset > LAST_OFFSET ||
@@ -256,6 +258,7 @@ done:
 typedef struct {
     Py_buffer buffers[3];
     Py_ssize_t count;
+    Py_ssize_t total; /* bytes of all parts; PY_SSIZE_T_MAX if they are more, as parts may overlap */
 } Parts;
 
 static void release_parts(Parts *parts)
@@ -275,8 +278,9 @@ static const char *part_at(const Parts *parts, Py_ssize_t part, size_t *size)
 }
 
 /* Say whether every part lies in the buffer; an error if not. */
-static int parts_are_sound(const Parts *parts)
+static int parts_are_sound(Parts *parts)
 {
+    parts->total = 0;
     if (parts->buffers[2].len != parts->buffers[1].len || parts->buffers[1].len % 8) {
         PyErr_SetString(PyExc_ValueError, "as many starts as ends are needed");
         return 0;
@@ -290,6 +294,7 @@ static int parts_are_sound(const Parts *parts)
                          (long long)end, parts->buffers[0].len);
             return 0;
         }
+        parts->total = end - start > PY_SSIZE_T_MAX - parts->total ? PY_SSIZE_T_MAX : parts->total + (end - start);
     }
     return 1;
 }
@@ -321,7 +326,7 @@ PyObject *crc32c_many(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssi
         return NULL;
     PyObject *result = PyBytes_FromStringAndSize(NULL, parts.count * 4);
     char *crcs = result == NULL ? NULL : PyBytes_AsString(result);
-    PyThreadState *thread = let_others_run(parts.buffers[0].len);
+    PyThreadState *thread = let_others_run(parts.total);
     for (Py_ssize_t part = 0; crcs != NULL && part < parts.count; part++) {
         size_t size;
         const char *start = part_at(&parts, part, &size);
@@ -339,26 +344,16 @@ PyObject *join_parts(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssiz
     Parts parts;
     if (!get_parts("join_parts", args, count, &parts))
         return NULL;
-    PyObject *result = NULL;
-    size_t total = 0, size;
-    for (Py_ssize_t part = 0; part < parts.count; part++) {
-        part_at(&parts, part, &size);
-        if (size > PY_SSIZE_T_MAX - total) { /* parts may overlap */
-            PyErr_NoMemory();
-            goto finished;
-        }
-        total += size;
-    }
-    result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    PyObject *result = parts.total == PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, parts.total);
     char *to = result == NULL ? NULL : PyBytes_AsString(result);
-    PyThreadState *thread = let_others_run((Py_ssize_t)total);
+    size_t size;
+    PyThreadState *thread = let_others_run(parts.total);
     for (Py_ssize_t part = 0; to != NULL && part < parts.count; part++) {
         const char *start = part_at(&parts, part, &size);
         memcpy(to, start, size);
         to += size;
     }
     go_on(thread);
-finished:
     release_parts(&parts);
     return result;
 }

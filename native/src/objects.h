@@ -11,6 +11,9 @@
 /* A function that takes its arguments without a tuple and a dict. */
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 
+/* Raise ReferenceError: a finalizer called something that the garbage collector has cleared. */
+PyObject *was_cleared(const char *what);
+
 /* Raise TypeError unless a function got as many arguments as it takes; returns 0 then. */
 int check_count(const char *name, Py_ssize_t count, Py_ssize_t wanted);
 

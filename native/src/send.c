@@ -179,6 +179,8 @@ static PyObject *send(PyObject *self, PyObject *const *args, Py_ssize_t count, P
 {
     Sent sent;
     PyObject *future = NULL;
+    if (((Sending *)self)->filling == NULL)
+        return was_cleared("the producer");
     if (read_arguments(args, count, keywords, &sent)) {
         int done = try_send((Sending *)self, &sent, &future);
         if (done)
@@ -214,8 +216,8 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
 static int clear(PyObject *object)
 {
     Sending *self = (Sending *)object;
+    Py_CLEAR(self->filling); /* first: send() looks at it */
     Py_CLEAR(self->slow);
-    Py_CLEAR(self->filling);
     Py_CLEAR(self->settle);
     Py_CLEAR(self->globals);
     Py_CLEAR(self->future_type);

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import commitlog
-from commitlog import Partition
+from commitlog import DiskFullError, Partition
+from commitlog.partitions.state import LogState
+from commitlog.segment_writer import SegmentWriter
 
 from .logs import (
     MARKER,
@@ -97,6 +99,33 @@ def test_kill_in_a_trim(live: Path, left: Path, offset: int) -> None:
     with commitlog.open(left) as log:
         check_records(open_partition(log), offset, 20)
         assert [segment.base_offset <= offset for segment in open_partition(log).segments].count(True) == 1
+    check_goes_on(left)
+
+
+def test_kill_in_a_trim_of_everything_on_a_full_disk(
+    live: Path, left: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """crash: only the active segment is there, and start_offset is at its end -> open() goes on in it"""
+    window = "only the active segment is there, and start_offset is at its end -> open() goes on in it"
+    roll, refused = LogState.roll, list[str]()
+
+    def full_at_first(state: LogState, **choices: bool) -> SegmentWriter:
+        if not refused:
+            refused.append(state.name)
+            raise DiskFullError(state.path, "no space left on device")
+        return roll(state, **choices)
+
+    with commitlog.open(live) as log:
+        partition = filled(log)
+        monkeypatch.setattr(LogState, "roll", full_at_first)
+        with crashed_at(window, live, left):
+            partition.trim_before(20)
+    assert refused
+    assert len(segment_files(left)) == 1
+    with commitlog.open(left, mode="r") as log:
+        check_records(open_partition(log), 20, 20)
+    with commitlog.open(left) as log:
+        check_records(open_partition(log), 20, 20)
     check_goes_on(left)
 
 

@@ -68,7 +68,7 @@ def test_a_batch_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("commitlog.batches.batch.check", unchecked)
     monkeypatch.setattr(segments, "read_ones", lambda view, position, limit, end: ([], position))
-    monkeypatch.setattr(segments, "extent_of_run", lambda *given, **choices: 0)
+    monkeypatch.setattr(segments, "extent_of_run", lambda *given, **choices: (0, 1))
     assert "wrong answer: another record is served at an offset" in kinds("segment")
 
 

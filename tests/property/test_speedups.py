@@ -8,6 +8,7 @@ import gc
 import os
 import resource
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -286,7 +287,8 @@ def test_appends_leave_the_same_bytes(
 
 
 @pytest.fixture
-def mapped(partition: Partition, mapped_tail: None) -> Partition:
+def mapped(log: CommitLog, partition: Partition, mapped_tail: None) -> Partition:
+    log._housekeeper.stop()  # its threads take the lock, and sync
     for _ in range(5):
         partition.append(b"first", timestamp=2**62)
     assert partition._state.writer.tail_end
@@ -481,6 +483,23 @@ def test_a_producer_with_a_send_of_its_own_keeps_it(log: CommitLog) -> None:
     assert producer.sent == 3
 
 
+def test_a_send_that_a_test_puts_in_the_place_of_all_producers_is_called(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen = Producer.send, list[Any]()
+
+    def spy(self: Producer, *args: Any, **named: Any) -> RecordFuture:
+        seen.append(args)
+        return real(self, *args, **named)
+
+    log.create_topic("t")
+    monkeypatch.setattr(Producer, "send", spy)
+    with log.producer() as producer:
+        for _ in range(3):
+            producer.send("t", b"v")
+    assert seen == [("t", b"v")] * 3
+
+
 def test_a_record_that_comes_too_late_for_its_batch_is_sent_again(log: CommitLog) -> None:
     log.create_topic("t")
     with log.producer(linger_ms=60_000) as producer:
@@ -559,6 +578,55 @@ def test_places_outside_of_the_buffer_hold_nothing() -> None:
     for position, limit in [(-1, 1600), (5000, 9000), (0, -1), (2**62, 2**63 - 1)]:
         assert native.read_ones(Record, RUN, position, limit, FAR) == ([], position)
         assert native.batch_starts(RUN, position, limit) == b""
+
+
+class Box:
+    """A part of a cycle; the garbage collector clears it last."""
+
+    cycle: list[Any]
+    late: Any
+
+
+class Late:
+    """Calls a function when it is removed, if the function is still there."""
+
+    def __init__(self, function: Callable[..., Any], args: list[Any]) -> None:
+        self.function, self.args = weakref.ref(function), args
+
+    def __del__(self) -> None:
+        function = self.function()
+        if function is not None:
+            called.append(outcome(function, *self.args))
+
+
+class First:
+    """Puts a Late into a box when the garbage collector finalizes it."""
+
+    box: Box
+    function: Any
+    args: list[Any]
+
+    def __del__(self) -> None:
+        self.box.late = Late(self.function, self.args)
+
+
+called: list[Any] = []
+
+
+@pytest.mark.parametrize("kind", ["append", "send"])
+def test_a_function_that_the_garbage_collector_has_cleared_raises(kind: str) -> None:
+    first = First()
+    if kind == "append":
+        first.function, first.args = native.single_append(first, print, Box(), int, 0, 0), [b"v"]
+    else:
+        first.function, first.args = native.fast_send(first, {}, print, Box, {}), ["t", b"v"]
+    first.box = box = Box()
+    box.cycle = kept = [first.function, box]
+    kept.append(kept)  # it is cleared after the box, and keeps the function until then
+    called.clear()
+    del first, box, kept
+    gc.collect()
+    assert called == [ReferenceError]
 
 
 def test_no_call_keeps_memory_or_its_buffer(mapped: Partition, log: CommitLog) -> None:

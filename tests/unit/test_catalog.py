@@ -337,6 +337,20 @@ def test_a_partition_without_its_directory_is_damage(log_path: Path, how: str, m
         assert [len(contents(one)) for one in log.topic("t").partitions].count(0) >= 1
 
 
+def test_salvage_does_not_make_thousands_of_partitions_for_a_wrong_number(log_path: Path) -> None:
+    with commitlog.open(log_path) as log:
+        log.create_topic("t", partitions=2)
+        log.create_topic("t-5", partitions=3)  # its directories look almost the same
+    path, before = with_partitions(log_path, 5_000), sorted(log_path.glob("t-*"))
+    with pytest.raises(CorruptionError, match="4998 of them have no directory") as caught:
+        commitlog.open(log_path, config=LogConfig(recovery_mode="salvage"))
+    assert caught.value.path == str(path)
+    assert sorted(log_path.glob("t-*")) == before
+    with_partitions(log_path, 500)
+    with commitlog.open(log_path, config=LogConfig(recovery_mode="salvage")) as log:
+        assert len(log.topic("t").partitions) == 500
+
+
 @pytest.mark.parametrize("mode", ["r", "w"])
 def test_partitions_that_a_description_leaves_out_are_noticed(log_path: Path, mode: Any) -> None:
     with commitlog.open(log_path) as log:

@@ -287,6 +287,32 @@ def test_a_log_that_is_truncated_and_grows_again_while_it_is_read_is_not_damaged
 
 
 @pytest.mark.parametrize("who", ["writer", "reader"])
+def test_a_log_that_is_truncated_between_two_looks_of_a_reader_and_grows_again_is_not_damaged(
+    reader: Any, writer: Partition, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    writer.append_many([b"old"] * 10)
+    source = (writer if who == "writer" else reader)._source
+    real = type(source).layout
+    truncated: list[bool] = []
+
+    def truncated_first(self: Any) -> Any:  # the reader has just seen that the log ends at 10
+        if self is source and not truncated:
+            truncated.append(True)
+            writer.truncate_from(3)
+        return real(self)
+
+    def read(segment: Segment, start: int, end: int) -> Iterator[tuple[int, int]]:
+        for batch in segment.batches_from(0, end):
+            if batch.next_offset > start:
+                yield batch.base_offset, batch.next_offset
+        if writer.next_offset == 3:
+            writer.append_many([b"new"] * 10)
+
+    monkeypatch.setattr(type(source), "layout", truncated_first)
+    assert list(source.pieces(0, 10, read)) == [0, 3]
+
+
+@pytest.mark.parametrize("who", ["writer", "reader"])
 @pytest.mark.parametrize("change", ["trim", "truncate"])
 def test_a_time_lookup_survives_a_segment_that_is_removed_under_it(
     writer: Partition, reader: Any, monkeypatch: pytest.MonkeyPatch, who: str, change: str

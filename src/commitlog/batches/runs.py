@@ -195,7 +195,8 @@ def _plausible_run(view: memoryview, start: int, end: int, most: int | None = No
     starts = _starts(view, start, end)[:most]
     headers = _gathered(view, starts, _HEADER)
     run = Run(starts, headers, int(starts[-1]) + int(headers["size"][-1]) if len(starts) else start)
-    return _plausible(run)
+    inside = starts + headers["size"] <= end  # a header may have changed since its size was looked at
+    return _plausible(run if inside.all() else run.first(int(inside.argmin())))
 
 
 def pure_starts(view: memoryview, start: int, end: int) -> Int64s:

@@ -74,7 +74,7 @@ class Producer:
         self._opened = False  # whether a batch was opened since the thread last looked
         self._resting = True  # whether the thread sleeps until it is woken
         self._appends_each = config.linger_ms == 0
-        if native is not None and type(self).send is Producer.send:
+        if native is not None and type(self).send is _SEND:
             self.send = native.fast_send(  # type: ignore[method-assign]
                 self.send, self._filling, self._settle, RecordFuture, globals()
             )
@@ -340,6 +340,9 @@ class Producer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_SEND = Producer.send  # a test may replace it, to see what is sent
 
 
 def _checked(

@@ -158,7 +158,7 @@ class ReplicaRole:
             try:
                 return self._slice(segment, active, offset, end, end_offset, max_bytes)
             except (FileNotFoundError, CorruptionError) as problem:  # the segment may have been replaced
-                deadline = state.wait_for_change(layout, problem, deadline)
+                deadline = state.wait_for_change(layout, layout.generation, problem, deadline)
 
     def _slice(
         self,

@@ -58,9 +58,6 @@ class Shortener:
 
     def _trim_to(self, offset: int) -> None:
         state = self._state
-        active = state.writer.segment.base_offset
-        if offset == state.next_offset and state.start_offset < active < offset:
-            self._trim_to(active)  # first: on a full disk the roll may need the space that this frees
         self._keep_published(offset)
         state.page.publish_start(offset)
         self._syncer.sync_page()
@@ -78,6 +75,10 @@ class Shortener:
             state.unsynced = [one for one in state.unsynced if one.base_offset >= layout.bases[keep]]
         if state.name_changes != state.names_synced:
             self._syncer.sync_names()  # the segment that stays must be durable before the others go
+        self._remove_outgoing()
+
+    def _remove_outgoing(self) -> None:
+        state = self._state
         while self._outgoing:
             segment = self._outgoing[0]
             state.retire(segment)
@@ -85,12 +86,22 @@ class Shortener:
             del self._outgoing[0]
 
     def _roll_in_freed_space(self) -> None:
-        """Roll; on a full disk unlink the removed files, which otherwise stay for file_delete_delay_ms."""
+        """Roll, because everything is trimmed. Locked.
+
+        On a full disk, first unlink the segments before the active one, and those that were removed earlier
+        and otherwise stay for file_delete_delay_ms.
+        """
+        state = self._state
         try:
-            self._state.roll()
+            state.roll()
         except DiskFullError:
-            self._state.trash.empty(float("inf"))
-            self._state.roll()
+            *before, active = state.segments.segments
+            self._outgoing += [one for one in before if one not in self._outgoing]
+            state.publish_layout((active,))
+            self._remove_outgoing()
+            state.trash.empty(float("inf"))
+            # crash: only the active segment is there, and start_offset is at its end -> open() goes on in it
+            state.roll()
 
     def apply_retention(self, now_ms: int) -> int:
         """Remove the segments that have expired; returns how many. See Partition.apply_retention()."""

@@ -161,7 +161,8 @@ class LocalSource:
         """Read [start, end) segment by segment, and go on if segments are replaced meanwhile."""
         deadline: float | None = None
         while start < end:
-            end = min(end, self.high_watermark)  # first: a truncated log may be growing again
+            changes = self.changes  # first: a log that is truncated from here on may grow again
+            end = min(end, self.high_watermark)
             layout = self.layout()
             if start < self.start_offset:  # trimmed meanwhile
                 raise OffsetOutOfRangeError(self.name, start, self.start_offset, self.next_offset)
@@ -181,7 +182,7 @@ class LocalSource:
                     raise OffsetOutOfRangeError(
                         self.name, start, self.start_offset, self.next_offset
                     ) from None
-                deadline = self.wait_for_change(layout, problem, deadline)
+                deadline = self.wait_for_change(layout, changes, problem, deadline)
                 end = min(end, self.high_watermark)
 
     def ask(self, question: Callable[[Layout], Answer]) -> Answer:
@@ -193,7 +194,7 @@ class LocalSource:
             try:
                 return question(layout)
             except (FileNotFoundError, CorruptionError) as problem:
-                deadline = self.wait_for_change(layout, problem, deadline)
+                deadline = self.wait_for_change(layout, layout.generation, problem, deadline)
 
     def changed_since(self, layout: Layout) -> bool:
         """Say whether segments have changed; wait for a change that is under way."""
@@ -202,12 +203,14 @@ class LocalSource:
             time.sleep(0.001)
         return self.changes != layout.generation
 
-    def wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
-        """Return a deadline for the next try if segments were replaced; otherwise raise the problem."""
+    def wait_for_change(self, layout: Layout, seen: int, problem: Exception, deadline: float | None) -> float:
+        """Return a deadline for the next try if segments have changed since `changes` was `seen`; otherwise
+        raise the problem.
+        """
         deadline = time.monotonic() + CHANGE_SECONDS if deadline is None else deadline
         while time.monotonic() < deadline:
             changes = self.changes
-            if changes != layout.generation and changes % 2 == 0:
+            if changes != seen and changes % 2 == 0:
                 return deadline
             if changes % 2 == 0:
                 break
@@ -295,7 +298,7 @@ class PageSource(LocalSource):
         self._settled = (start, end, found.durable_offset, max(start, min(mark, end)), found.clean_offset)
         self._settled_at = version
 
-    def wait_for_change(self, layout: Layout, problem: Exception, deadline: float | None) -> float:
+    def wait_for_change(self, layout: Layout, seen: int, problem: Exception, deadline: float | None) -> float:
         """Return a deadline for the next try, or raise the problem.
 
         Without a writer to follow, a file may be missing because a writer that is now recovering replaced it.
@@ -307,7 +310,7 @@ class PageSource(LocalSource):
                     return time.monotonic() + CHANGE_SECONDS if deadline is None else deadline
         if self._follow() is None:  # nobody ends a change that a killed writer began
             deadline = time.monotonic()
-        return super().wait_for_change(layout, problem, deadline)
+        return super().wait_for_change(layout, seen, problem, deadline)
 
     def layout(self) -> Layout:
         """Return the segments as they are now."""

@@ -1,4 +1,4 @@
-"""Small programs that start another one: Spark runs what we name, not how we want it to run."""
+"""Shell scripts that start a program in another way than Spark would."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import tempfile
 
 
 def make_starter(name: str, script: str) -> str:
-    """Write a shell script into a new folder, under this name or path; returns the folder.
+    """Write a shell script into a new temporary folder and return the folder; `name` may be a path.
 
-    It is removed when this process ends.
+    The folder is removed when this process ends.
     """
     folder = tempfile.mkdtemp(prefix="commitlog-starter-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

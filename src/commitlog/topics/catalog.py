@@ -179,12 +179,23 @@ class Catalog:
         try:
             return TopicConfig().altered(entry.config)
         except ConfigError as problem:
-            path = self._path(_TOPICS, entry.name + _JSON)
+            path = self.description_of(entry.name)
             raise CorruptionError(path, 0, f"an invalid setting: {problem}") from None
 
     def _is_lost(self, name: str) -> bool:
         """Say whether the description of an internal topic, which is never deleted, is lost."""
         return name in INTERNAL and self.holds_records(f"{name}-0")
+
+    def description_of(self, name: str) -> str:
+        """Return the path of a topic's description."""
+        return self._path(_TOPICS, name + _JSON)
+
+    def count_directories(self, entry: TopicEntry) -> int:
+        """Return how many partitions of a topic have a directory."""
+        prefix = f"{entry.name}-"
+        with os.scandir(self._path()) as found:
+            ends = [one.name[len(prefix) :] for one in found if one.name.startswith(prefix) and one.is_dir()]
+        return sum(one.isdecimal() and one.isascii() and int(one) < entry.partitions for one in ends)
 
     def holds_records(self, partition: str) -> bool:
         """Say whether the directory of a partition holds records, even if its topic does not exist."""

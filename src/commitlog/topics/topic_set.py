@@ -44,6 +44,7 @@ from commitlog.topics.catalog import (
 Mode = Literal["r", "w", "shared"]
 _logger = logging.getLogger("commitlog.log")
 _BELLS_SECONDS = 1.0  # between two looks for bells, where there are none
+_FEW_PARTITIONS = 1000  # salvage creates this many without asking whether the count is right
 _OF_PARTITION, _OF_SHARED, _SPARE = 4, 8, 32  # descriptors for a partition, a shared one, everything else
 
 
@@ -278,6 +279,8 @@ class TopicSet:
     def _open_topic(self, entry: TopicEntry, mode: Mode) -> Topic:
         config = self._catalog.settings(entry)
         self._check_not_more(entry)
+        if self._config.recovery_mode == "salvage":
+            self._check_salvageable(entry)
         partitions = self._open_partitions(entry, config, mode)
         return Topic(entry.name, config, partitions, self, entry.topic_id)
 
@@ -339,6 +342,20 @@ class TopicSet:
             if self._config.recovery_mode != "salvage":
                 raise CorruptionError(os.path.join(self._path, beyond), 0, reason)
             _logger.error("%s is ignored: %s", beyond, reason)
+
+    def _check_salvageable(self, entry: TopicEntry) -> None:
+        """Raise CorruptionError if a topic's partition count is damaged.
+
+        Salvage creates an empty partition for each directory that is missing. If most of a large number are
+        missing, they never existed.
+        """
+        if entry.partitions <= _FEW_PARTITIONS:
+            return
+        missing = entry.partitions - self._catalog.count_directories(entry)
+        damaged = missing > max(_FEW_PARTITIONS, entry.partitions // 2)
+        if damaged and self._catalog.entry(entry.name) == entry:  # it has not been deleted meanwhile
+            reason = f"it says {entry.partitions} partitions, but {missing} of them have no directory"
+            raise CorruptionError(self._catalog.description_of(entry.name), 0, reason)
 
     def _make_again(self, entry: TopicEntry, path: str, mode: Mode) -> None:
         """Raise CorruptionError for a partition without a directory; mode salvage creates an empty one."""
