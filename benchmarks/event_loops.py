@@ -57,7 +57,7 @@ def idle(path: Path, seconds: float) -> list[Line]:
 
     async def wait() -> tuple[float, int]:
         async with aio.open(path, mode="r") as log:
-            partition = log.topic(engine.TOPIC)[0]
+            partition = (await log.topic(engine.TOPIC))[0]
             before = threading.active_count()
             tasks = [asyncio.ensure_future(anext(partition.follow())) for _ in range(IDLE_FOLLOWERS)]
             while watcher.waiting < IDLE_FOLLOWERS:
@@ -98,8 +98,9 @@ def delivery(path: Path, count: int) -> list[Line]:
 
     async def run() -> None:
         async with aio.open(path, mode="r") as log, asyncio.TaskGroup() as tasks:
+            topic = await log.topic(engine.TOPIC)
             for _ in range(FOLLOWERS):
-                tasks.create_task(follow(log.topic(engine.TOPIC)[0]))
+                tasks.create_task(follow(topic[0]))
 
     writer = child("append-times", path, count, 5)
     try:

@@ -37,7 +37,7 @@ def web_app(path: str) -> FastAPI:
             await log.create_topic("messages", exists_ok=True)
             await log.create_topic("totals", config={"cleanup_policy": "compact"}, exists_ok=True)
             app.state.log = log
-            app.state.messages = log.topic("messages")[0]
+            app.state.messages = (await log.topic("messages"))[0]
             app.state.producer = log.producer(linger_ms=0, acks="all")
             counting = asyncio.create_task(count_messages(log))
             yield
@@ -75,7 +75,7 @@ def web_app(path: str) -> FastAPI:
     @app.get("/totals")
     async def totals() -> dict[str, int]:
         """Return how many messages each author has posted."""
-        latest = await app.state.log.topic("totals").latest()
+        latest = await (await app.state.log.topic("totals")).latest()
         return {author.decode(): int(total.split()[0]) for author, total in latest.items()}
 
     return app
@@ -91,7 +91,7 @@ async def count_messages(log: aio.CommitLog) -> None:
 
     After a crash the group reads some messages again; those below that offset are not counted twice.
     """
-    totals = log.topic("totals")
+    totals = await log.topic("totals")
     counted = {author: tuple(map(int, total.split())) for author, total in (await totals.latest()).items()}
     async with log.consumer("messages", group_id="counter", enable_auto_commit=False) as consumer:
         while True:

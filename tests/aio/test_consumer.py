@@ -8,7 +8,8 @@ import pytest
 
 import commitlog
 from commitlog import ClosedError, CommitLogError, TopicPartition, aio
-from commitlog.aio.consumer import _MANY
+from commitlog.aio.partition import INLINE_BYTES
+from commitlog.aio.watcher import watcher
 
 from .running import in_a_loop, outcome, until
 
@@ -38,10 +39,11 @@ async def test_records_are_iterated_over_as_they_arrive(tmp_path: Path) -> None:
 async def test_many_records_are_fetched_in_another_thread(tmp_path: Path) -> None:
     async with aio.open(tmp_path / "log") as log:
         topic = await log.create_topic("t")
-        await topic.append_many([b"%d" % n for n in range(2 * _MANY)])
+        count = INLINE_BYTES // 10
+        await topic.append_many([b"%d" % n for n in range(count)])
         async with log.consumer("t", auto_offset_reset="earliest", consumer_timeout_ms=0) as consumer:
             found = [record.offset async for record in consumer]
-        assert found == list(range(2 * _MANY))
+        assert found == list(range(count))
 
 
 @in_a_loop
@@ -151,13 +153,15 @@ async def test_close_ends_a_poll_that_waits(tmp_path: Path) -> None:
         await log.create_topic("t")
         consumer = await log.consumer("t", group_id="g")
         waiting = asyncio.ensure_future(consumer.poll(60))
-        ended = asyncio.ensure_future(anext(aiter(await log.consumer("t")), None))
-        await asyncio.sleep(0.02)
+        ended = asyncio.ensure_future(outcome(anext(aiter(await log.consumer("t")))))
+        await until(lambda: watcher.waiting == 2)
         await consumer.close()
-        assert await waiting == {}
+        assert isinstance(await outcome(waiting), ClosedError)
         with pytest.raises(ClosedError):
             await consumer.poll()
-    assert await ended is None
+        with pytest.raises(ClosedError):
+            aiter(consumer)
+    assert isinstance(await ended, ClosedError)
 
 
 @in_a_loop

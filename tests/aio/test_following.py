@@ -38,7 +38,7 @@ async def test_what_is_there_and_what_arrives_is_followed(tmp_path: Path) -> Non
         found = asyncio.gather(first(everything, 3), first(from_now_on, 2))
         await until(lambda: watcher.waiting == 2)
         await topic.append_many([b"one", b"two"])
-        assert await found == [[b"before", b"one", b"two"], [b"one", b"two"]]
+        assert list(await found) == [[b"before", b"one", b"two"], [b"one", b"two"]]
         assert everything.offset == from_now_on.offset == 3
 
 
@@ -90,7 +90,7 @@ def test_an_append_in_another_process_wakes_followers(tmp_path: Path, mode: str)
         assert writer.stdout is not None
         try:
             async with aio.open(path, mode=mode) as log:  # type: ignore[arg-type]
-                following = log.topic("t")[0].follow(0)
+                following = (await log.topic("t"))[0].follow(0)
                 for number in range(20):
                     found = asyncio.ensure_future(anext(following))
                     await until(lambda: watcher.waiting == 1)
@@ -146,10 +146,11 @@ async def test_a_wait_that_is_cancelled_loses_no_record_and_leaves_nothing_behin
 @in_a_loop
 async def test_closing_the_log_ends_every_wait(tmp_path: Path) -> None:
     for mode in ("w", "shared", "r"):
-        async with aio.open(tmp_path / "log", mode=mode) as log:  # type: ignore[arg-type]
+        async with aio.open(tmp_path / "log", mode=mode) as log:
             if mode == "w":
                 await log.create_topic("t")
-            tasks = [asyncio.ensure_future(anext(log.topic("t")[0].follow())) for _ in range(10)]
+            topic = await log.topic("t")
+            tasks = [asyncio.ensure_future(anext(topic[0].follow())) for _ in range(10)]
             await until(lambda: watcher.waiting == 10)
         for task in tasks:
             assert isinstance(await outcome(task), ClosedError)
@@ -187,11 +188,11 @@ async def test_records_before_damage_are_returned(tmp_path: Path) -> None:
     raw[3 * 88 + 80] ^= 1  # in the value of the fourth
     file.write_bytes(raw)
     async with aio.open(path, mode="r") as log:
-        following = log.topic("t")[0].follow(0)
+        following = (await log.topic("t"))[0].follow(0)
         assert await first(following, 3) == [b"0", b"1", b"2"]
         with pytest.raises(CorruptionError):
             await anext(following)
-        records = log.topic("t")[0].records()
+        records = (await log.topic("t"))[0].records()
         assert [(await anext(records)).value for _ in range(3)] == [b"0", b"1", b"2"]
         with pytest.raises(CorruptionError):
             await anext(records)

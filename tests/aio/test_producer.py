@@ -85,12 +85,12 @@ class Held:
 
     def __init__(self, producer: aio.Producer) -> None:
         self._underneath = producer._underneath
-        self._append, self._work = self._underneath._append_now, self._underneath._task._run
-        self._underneath._append_now = lambda lane: False  # type: ignore[method-assign]
+        self._append, self._work = self._underneath._append_if_free, self._underneath._task._run
+        self._underneath._append_if_free = lambda lane: False  # type: ignore[method-assign]
         self._underneath._task._run = lambda: 60.0
 
     def let_go(self) -> None:
-        self._underneath._append_now = self._append  # type: ignore[method-assign]
+        self._underneath._append_if_free = self._append  # type: ignore[method-assign]
         self._underneath._task._run = self._work
         self._underneath._task.wake()
 
@@ -98,8 +98,8 @@ class Held:
 async def fill(producer: aio.Producer) -> list[asyncio.Future[object]]:
     """Send until records wait for room."""
     sent: list[asyncio.Future[object]] = []
-    while producer._underneath._none_waits.is_set():
-        sent.append(asyncio.ensure_future(producer.send("t", b"v" * 500)))  # type: ignore[arg-type]
+    while not producer._underneath._waiting:
+        sent.append(asyncio.ensure_future(producer.send("t", b"v" * 500)))
         await asyncio.sleep(0)
     return sent
 
@@ -112,7 +112,7 @@ async def test_if_the_buffer_is_full_a_send_waits_for_room(tmp_path: Path) -> No
         held = Held(producer)
         sent = await fill(producer)
         assert 5 < len(sent) < 50
-        late = asyncio.ensure_future(producer.send("t", b"late"))  # type: ignore[arg-type]
+        late = asyncio.ensure_future(producer.send("t", b"late"))
         await asyncio.sleep(0.01)
         assert not late.done()
         held.let_go()
@@ -220,4 +220,4 @@ async def test_a_producer_of_several_topics_keeps_their_order(tmp_path: Path) ->
         for topic in topics:
             values = [record.value async for record in topic[0].records()]
             assert values == [b"%d" % number * 20 for number in range(200)]
-        await until(lambda: producer._underneath._none_waits.is_set())
+        await until(lambda: not producer._underneath._waiting)

@@ -33,7 +33,7 @@ async def test_records_are_appended_read_and_followed(node: LoneNode) -> None:
         assert await topic[1].append(b"d") == 3
         assert [record.value async for record in topic[1].records()] == [b"a", b"b", b"c", b"d"]
         assert await topic[1].offsets() == (0, 4)
-        assert (await topic[1].get(2)).value == b"c"  # type: ignore[union-attr]
+        assert (await topic[1].get(2)).value == b"c"
         assert (await topic.to_arrow()).num_rows == 4
         following = topic[1].follow(2)
         found = [(await anext(following)).value for _ in range(2)]

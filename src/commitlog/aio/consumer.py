@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 from commitlog.aio.partition import INLINE_BYTES
+from commitlog.aio.turns import give_way
 from commitlog.aio.watcher import watcher
 from commitlog.aio.workers import Job, Workers, end_of, finish, in_a_worker
 from commitlog.batches.batch import RecordBatch
@@ -120,7 +121,8 @@ class Consumer:
     """The coroutines of commitlog.Consumer. Use it as an async context manager, or close() it.
 
     Tasks of one event loop may share it, but their calls are made one after another. close() ends a poll()
-    that waits. What may take long, such as a rebalance or a commit, happens in a thread of its own.
+    that waits, with a ClosedError. What may take long, such as a rebalance or a commit, happens in a thread
+    of its own.
     """
 
     def __init__(self, consumer: blocking.Consumer) -> None:
@@ -144,10 +146,15 @@ class Consumer:
     # --- calls of the blocking consumer
 
     async def _call(self, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
-        """Make a call in the consumer's thread, also from a callback, for which that thread waits."""
+        """Make a call in the consumer's thread, whole or not at all; see end_of()."""
+        return await end_of(self._begin(lambda: call(*args, **named)))
+
+    def _begin(self, call: Callable[[], Result]) -> Job[Result]:
+        """Begin a call in the consumer's thread, also from a callback, for which that thread waits."""
         callback = _inside.get()
-        begin = self._thread.begin if callback is None or callback.has_ended else callback.begin
-        return await end_of(begin(lambda: call(*args, **named)))
+        if callback is None or callback.has_ended:
+            return self._thread.begin(call)
+        return callback.begin(call)
 
     async def _quick(self, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
         """Make a call here, unless the consumer's thread is at work."""
@@ -186,9 +193,9 @@ class Consumer:
         wrapped = None if listener is None else _Listener(self, listener)
         await self._call(self.blocking.subscribe, topics, pattern=pattern, listener=wrapped)
 
-    def subscription(self) -> set[str]:
+    async def subscription(self) -> set[str]:
         """Return the subscribed topics."""
-        return self.blocking.subscription()
+        return await in_a_worker(self.blocking.subscription)
 
     def assignment(self) -> Partitions:
         """Return the assigned partitions; in a group they change inside poll()."""
@@ -254,26 +261,35 @@ class Consumer:
         `fetch` is told how many times the usual number of records it may fetch.
         """
         consumer = self.blocking
-        consumer._check_usable()
+        self._check_open()
         if _inside.get() is self._callback is not None:
             raise CommitLogError("poll() in a callback of a rebalance would wait for that callback itself")
         deadline = self._loop.time() + timeout
+        await give_way()
         async with self._polling:
             with consumer._at_work():
                 await self._quick(consumer._fetcher.rewind)
                 while True:
-                    if consumer.has_duties and not self._closing.done():
+                    self._check_open()
+                    if consumer.has_duties:
                         await self._call(self._do_duties)
                     found = await self._fetched(fetch)
+                    self._check_open()
                     left = deadline - self._loop.time()
-                    if found or left <= 0 or self._closing.done():
+                    if found or left <= 0:
                         return hand_over(found)
                     await self._wait(left)
 
+    def _check_open(self) -> None:
+        self.blocking._check_usable()
+        if self._closing.done():
+            raise ClosedError("the consumer")
+
     def _do_duties(self) -> None:
-        with self.blocking._used():
-            self.blocking._check_usable()
-            self.blocking._keep_up()
+        if not self._closing.done():
+            with self.blocking._used():
+                self.blocking._check_usable()
+                self.blocking._keep_up()
 
     async def _fetched(
         self, fetch: Callable[[int], dict[TopicPartition, Found]]
@@ -347,11 +363,11 @@ class Consumer:
 
     async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Continue at the first record of these partitions, or of all."""
-        await self._quick(self.blocking.seek_to_beginning, *partitions)
+        await self._call(self.blocking.seek_to_beginning, *partitions)
 
     async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Continue after the last record of these partitions, or of all."""
-        await self._quick(self.blocking.seek_to_end, *partitions)
+        await self._call(self.blocking.seek_to_end, *partitions)
 
     async def position(self, partition: tuple[str, int]) -> int:
         """Return the offset of the next record to be returned; NoOffsetError if it is not known yet."""
@@ -371,7 +387,7 @@ class Consumer:
 
     async def lag(self) -> dict[TopicPartition, int]:
         """Return the number of offsets between each position and the end."""
-        return await self._quick(self.blocking.lag)
+        return await self._call(self.blocking.lag)
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition, assigned or not."""
@@ -397,22 +413,22 @@ class Consumer:
         """Commit the positions if enable_auto_commit is set, and leave the group. Closing twice is fine."""
         if not self._closing.done():
             self._closing.set_result(None)
-        callback = _inside.get()
-        begin = self._thread.begin if callback is None or callback.has_ended else callback.begin
-        closing = begin(self.blocking.close)
+        closing = self._begin(self.blocking.close)
         await finish(closing)  # even if this is cancelled: it has begun to close
         closing.future.result()
 
 
 class _Records:
-    """The records of a consumer as they arrive; see Consumer.__iter__() of the blocking one."""
+    """The records of a consumer as they arrive; see Consumer.__iter__() of the blocking one. Closing the
+    consumer ends an iteration that waits with a ClosedError.
+    """
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         limit = consumer.config.consumer_timeout_ms
         self._timeout = float("inf") if limit == -1 else limit / 1000
         self._records: Iterator[ConsumerRecord] = iter(())
-        consumer.blocking._check_usable()
+        consumer._check_open()
 
     def __aiter__(self) -> Self:
         return self
@@ -422,14 +438,9 @@ class _Records:
             return record
         consumer = self._consumer.blocking
         limit = consumer.config.max_poll_records
-        try:
-            self._records = await self._consumer._polled(
-                self._timeout, lambda times: consumer._fetcher.records(times * limit), consumer._one_by_one
-            )
-        except ClosedError:
-            if self._consumer._closing.done():
-                raise StopAsyncIteration from None
-            raise
+        self._records = await self._consumer._polled(
+            self._timeout, lambda times: consumer._fetcher.records(times * limit), consumer._one_by_one
+        )
         for record in self._records:
             return record
         raise StopAsyncIteration

@@ -74,13 +74,13 @@ class CommitLog:
 
     # --- topics
 
-    def topics(self) -> list[str]:
+    async def topics(self) -> list[str]:
         """Return the names of the topics, sorted."""
-        return self.blocking.topics()
+        return await in_a_worker(self.blocking.topics)
 
-    def topic(self, name: str) -> Topic:
+    async def topic(self, name: str) -> Topic:
         """Return a topic; UnknownTopicError if it does not exist."""
-        return Topic(self.blocking.topic(name))
+        return Topic(await in_a_worker(self.blocking.topic, name))
 
     async def create_topic(
         self,
@@ -115,7 +115,7 @@ class CommitLog:
         """
 
         async def make() -> Consumer:
-            consumer = Consumer(self.blocking.consumer(**settings))
+            consumer = Consumer(await opened(lambda: self.blocking.consumer(**settings)))
             self._clients.add(consumer)
             if topics:
                 names = [[one] if isinstance(one, str) else one for one in topics]
@@ -175,9 +175,9 @@ class CommitLog:
 
     # --- what happens
 
-    def health(self) -> Health:
+    async def health(self) -> Health:
         """Return the health of the background tasks and of all partitions."""
-        return self.blocking.health()
+        return await in_a_worker(self.blocking.health)
 
     async def metrics(self) -> LogMetrics:
         """Return the state and the counters of the log."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from commitlog.aio.reading import INLINE, Following, Pieces
+from commitlog.aio.reading import INLINE, Following, Pieces, Read
+from commitlog.aio.turns import give_way
 from commitlog.aio.watcher import watcher
-from commitlog.aio.workers import in_a_worker, whole
+from commitlog.aio.workers import Workers, whole, workers
 from commitlog.batches.batch import RecordBatch
 from commitlog.compaction import CompactionReport
 from commitlog.errors import CommitLogError
@@ -21,16 +22,21 @@ from commitlog.repair import VerifyReport
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Item = TypeVar("Item")
+
 # An append of less runs in the event loop, where it takes 2 to 50 us; a worker costs about 80 us.
 INLINE_BYTES = 64 * 1024
 _BATCH_BYTES = 1 << 20  # of batches that are read at a time
+_RECORD_BYTES, _HEADER_BYTES = 64, 128  # the most that a small record, and a batch, take besides their data
+_MOST_PARTITIONS = 16  # that are looked at before an append to any of them
 
 
 class ReadablePartition:
     """The coroutines of a partition that read. `blocking` is the partition that they use."""
 
-    def __init__(self, partition: LogReader) -> None:
+    def __init__(self, partition: LogReader, by: Workers = workers) -> None:
         self.blocking = partition
+        self._workers = by
 
     def __repr__(self) -> str:
         return f"<aio.{repr(self.blocking).removeprefix('<')}"
@@ -44,42 +50,42 @@ class ReadablePartition:
 
     def records(self, start: int | None = None, end: int | None = None) -> Pieces[Record]:
         """Iterate over the records with offsets in [start, end)."""
-        return Pieces(lambda: self.blocking.records(start, end))
+        return Pieces(lambda: self.blocking.records(start, end), by=self._workers)
 
     def __aiter__(self) -> Pieces[Record]:
         return self.records()
 
     def batches(self, start: int | None = None, end: int | None = None) -> Pieces[RecordBatch]:
         """Iterate over batches, cut to [start, end)."""
-        return Pieces(lambda: self.blocking.batches(start, end), at_a_time=1)
+        return Pieces(lambda: self.blocking.batches(start, end), 1, self._workers)
 
     def to_reader(
         self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
     ) -> Pieces[pa.RecordBatch]:
         """Iterate over [start, end) as Arrow batches, for more than fits in memory."""
-        return Pieces(lambda: iter(self.blocking.to_reader(start, end, columns)), at_a_time=1)
+        return Pieces(lambda: iter(self.blocking.to_reader(start, end, columns)), 1, self._workers)
 
     async def to_arrow(
         self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Return [start, end) as an Arrow table over the mapped files; small batches are combined."""
-        return await in_a_worker(self.blocking.to_arrow, start, end, columns)
+        return await self._workers.in_a_worker(self.blocking.to_arrow, start, end, columns)
 
     async def get(self, offset: int) -> Record | None:
         """Return the record at `offset`; None if compaction removed it."""
-        return await in_a_worker(self.blocking.get, offset)
+        return await self._workers.in_a_worker(self.blocking.get, offset)
 
     async def latest(self) -> Latest:
         """Return the current value of every key, whether or not compaction has run."""
-        return await in_a_worker(self.blocking.latest)
+        return await self._workers.in_a_worker(self.blocking.latest)
 
     async def offset_for_timestamp(self, timestamp: int) -> int | None:
         """Return the first offset whose record is not earlier than `timestamp`; None if there is none."""
-        return await in_a_worker(self.blocking.offset_for_timestamp, timestamp)
+        return await self._workers.in_a_worker(self.blocking.offset_for_timestamp, timestamp)
 
     async def verify(self) -> VerifyReport:
         """Check everything and list the damage."""
-        return await in_a_worker(self.blocking.verify)
+        return await self._workers.in_a_worker(self.blocking.verify)
 
     # --- reading what arrives
 
@@ -99,12 +105,11 @@ class ReadablePartition:
                 if not found:
                     raise
                 return found, found[-1].offset + 1
-            # a truncation meanwhile may have moved the end
-            return found, found[-1].offset + 1 if len(found) == wanted else min(
-                end, self.blocking.high_watermark
-            )
+            if len(found) == wanted:
+                return found, found[-1].offset + 1
+            return found, min(end, self.blocking.high_watermark)  # it may have been truncated meanwhile
 
-        return Following(self._first(from_offset), self._from, self._wait, read, lambda one: one.offset + 1)
+        return self._following(from_offset, read, lambda one: one.offset + 1)
 
     def follow_batches(self, from_offset: int | None = None) -> Following[RecordBatch]:
         """Iterate over batches from an offset on (by default from now on), and over those that arrive."""
@@ -121,19 +126,25 @@ class ReadablePartition:
                 if not found:
                     raise
                 return found, found[-1].next_offset
-            return found, end
+            return found, min(end, self.blocking.high_watermark)
 
-        return Following(self._first(from_offset), self._from, self._wait, read, lambda one: one.next_offset)
+        return self._following(from_offset, read, lambda one: one.next_offset)
 
-    def _first(self, offset: int | None) -> int | None:
-        """Return the offset to begin with, None if _from() has to ask for it."""
-        return offset
+    def _following(
+        self, offset: int | None, read: Read[Item], end_of: Callable[[Item], int]
+    ) -> Following[Item]:
+        if offset is None and self.blocking.is_at_hand:
+            offset = self.blocking.high_watermark
+        return Following(offset, self._end, self._waiting(), read, end_of, self._workers)
 
-    async def _from(self) -> int:
-        raise NotImplementedError
+    async def _end(self) -> int:
+        return await self._workers.in_a_worker(lambda: self.blocking.high_watermark)
+
+    def _waiting(self) -> Callable[[int], Awaitable[bool]]:
+        """Return what a follower waits with: see Following."""
+        return self._wait
 
     async def _wait(self, offset: int) -> bool:
-        """Wait for a record; returns whether so few have arrived that the event loop may read them."""
         partition = self.blocking
         await watcher.wait([(partition, offset)])
         size = partition.known_bytes_after(offset)
@@ -147,9 +158,6 @@ class Partition(ReadablePartition):
 
     def __init__(self, partition: BlockingPartition) -> None:
         super().__init__(partition)
-
-    def _first(self, offset: int | None) -> int | None:
-        return self.blocking.high_watermark if offset is None else offset
 
     @property
     def start_offset(self) -> int:
@@ -184,8 +192,10 @@ class Partition(ReadablePartition):
     ) -> int:
         """Append a record and return its offset once readers see it, or with `sync` once it is durable."""
         given: dict[str, Any] = {"key": key, "headers": headers, "timestamp": timestamp}
-        if not sync and is_quick(self.blocking, size_of([value], [key])):
-            return self.blocking.append(value, **given)
+        if not sync:
+            await give_way()
+            if is_quick([self.blocking], size_of([value], [key], [headers])):
+                return self.blocking.append(value, **given)
         return await whole(self.blocking.append, value, sync=sync, **given)
 
     async def append_many(
@@ -199,8 +209,10 @@ class Partition(ReadablePartition):
     ) -> range:
         """Append up to 1,048,576 records as one batch, all or nothing, and return their offsets."""
         given: dict[str, Any] = {"keys": keys, "headers": headers, "timestamps": timestamps}
-        if not sync and is_quick(self.blocking, size_of(values, keys)):
-            return self.blocking.append_many(values, **given)
+        if not sync:
+            await give_way()
+            if is_quick([self.blocking], size_of(values, keys, headers)):
+                return self.blocking.append_many(values, **given)
         return await whole(self.blocking.append_many, values, sync=sync, **given)
 
     async def append_arrow(self, data: ArrowData, *, sync: bool = False) -> range:
@@ -228,24 +240,48 @@ class Partition(ReadablePartition):
         return await whole(self.blocking.compact)
 
 
-def is_quick(partition: BlockingPartition, size_bytes: int | None) -> bool:
-    """Say whether an append of this size takes no longer than handing it to a worker."""
+def is_quick(
+    partitions: Sequence[BlockingPartition],
+    size_bytes: int | None,
+    *,
+    compression: str = "topic",
+    numbered: bool = False,
+) -> bool:
+    """Say whether an append of this size to some of these partitions takes no longer than handing it to a
+    worker, and does not wait for anybody. `compression` and `numbered` are the producer's.
+    """
+    if size_bytes is None or size_bytes > INLINE_BYTES or len(partitions) > _MOST_PARTITIONS:
+        return False
+    first = partitions[0]
     return (
-        size_bytes is not None
-        and size_bytes <= INLINE_BYTES
-        and partition.writable
-        and not partition.shared  # another process may hold the lock
-        and partition.config.compression_type == "none"
+        first.writable
+        and not first.shared  # another process may hold the lock
+        and (first.config.compression_type if compression == "topic" else compression) == "none"
+        and all(one.appends_at_once(size_bytes + _HEADER_BYTES, numbered=numbered) for one in partitions)
     )
 
 
-def size_of(*columns: Iterable[Buffer | None] | None) -> int | None:
-    """Return the bytes of some columns of records; None if there are many, or if that is not known."""
-    size = 0
-    for column in columns:
-        if column is None:
-            continue
-        if not isinstance(column, list | tuple) or len(column) > INLINE:
+def size_of(
+    values: Iterable[Buffer | None],
+    keys: Iterable[Buffer | None] | None,
+    headers: Iterable[Headers] | None,
+) -> int | None:
+    """Return the most bytes that some records take; None if they are many, or if that is not known."""
+    if not isinstance(values, list | tuple) or len(values) > INLINE:
+        return None
+    size = len(values) * _RECORD_BYTES
+    for column in (values, keys):
+        if column is not None:
+            if not isinstance(column, list | tuple):
+                return None
+            size += sum(len(one) for one in column if isinstance(one, bytes | bytearray | memoryview))
+    if headers is not None:
+        if not isinstance(headers, list | tuple) or not all(isinstance(one, list | tuple) for one in headers):
             return None
-        size += sum(len(one) for one in column if isinstance(one, bytes | bytearray | memoryview))
+        try:
+            size += sum(
+                _RECORD_BYTES + len(name) + len(value or b"") for one in headers for name, value in one
+            )
+        except (TypeError, ValueError):  # the append refuses them
+            return None
     return size

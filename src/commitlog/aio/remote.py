@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, Self
 
 from commitlog.aio.opening import Opening, opened
 from commitlog.aio.partition import ReadablePartition
 from commitlog.aio.topic import ReadableTopic
-from commitlog.aio.workers import Workers, end_of
+from commitlog.aio.workers import Workers, finish, workers
 from commitlog.config import TopicConfig
 from commitlog.record import ArrowData, Buffer, Headers
 from commitlog.replication.messages import Acks
 from commitlog.replication.remote import remote_log, remote_partition
 from commitlog.replication.transports.tls import TlsConfig
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-_network = Workers(8)  # a cluster that is away must not hold up what the others do
-
-
-async def _asked(call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
-    """Make a call that asks a node, whole or not at all; see end_of()."""
-    return await end_of(_network.begin(lambda: call(*args, **named)))
+_MOST_THREADS = 8
 
 
 def connect(
@@ -48,16 +40,21 @@ def connect(
     )
 
     async def connected() -> RemoteLog:
-        return RemoteLog(await opened(make))
+        by = Workers(_MOST_THREADS)
+        return RemoteLog(await opened(make, by), by)
 
     return Opening(connected)
 
 
 class RemoteLog:
-    """The coroutines of the log that commitlog.connect() returns. `blocking` is that log."""
+    """The coroutines of the log that commitlog.connect() returns. `blocking` is that log.
 
-    def __init__(self, log: remote_log.RemoteLog) -> None:
+    It has threads of its own: a cluster that is away holds up nothing else.
+    """
+
+    def __init__(self, log: remote_log.RemoteLog, by: Workers) -> None:
         self.blocking = log
+        self._workers = by
 
     def __repr__(self) -> str:
         return f"<aio.{repr(self.blocking).removeprefix('<')}"
@@ -75,11 +72,11 @@ class RemoteLog:
 
     async def topics(self) -> list[str]:
         """Return the names of the topics, sorted."""
-        return await _asked(self.blocking.topics)
+        return await self._workers.in_a_worker(self.blocking.topics)
 
     async def topic(self, name: str) -> RemoteTopic:
         """Return a topic; UnknownTopicError if it does not exist."""
-        return RemoteTopic(await _asked(self.blocking.topic, name))
+        return RemoteTopic(await self._workers.whole(self.blocking.topic, name), self._workers)
 
     async def create_topic(
         self,
@@ -91,24 +88,25 @@ class RemoteLog:
         exists_ok: bool = False,
     ) -> RemoteTopic:
         """Create a topic, and return it once all its partitions have a leader."""
-        return RemoteTopic(
-            await _asked(
-                self.blocking.create_topic,
-                name,
-                partitions,
-                config,
-                replication_factor=replication_factor,
-                exists_ok=exists_ok,
-            )
+        topic = await self._workers.whole(
+            self.blocking.create_topic,
+            name,
+            partitions,
+            config,
+            replication_factor=replication_factor,
+            exists_ok=exists_ok,
         )
+        return RemoteTopic(topic, self._workers)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
-        await _asked(self.blocking.delete_topic, name)
+        await self._workers.whole(self.blocking.delete_topic, name)
 
     async def close(self) -> None:
         """End all connections. Those who follow a partition get a ClosedError. Idempotent."""
-        await _asked(self.blocking.close)
+        closing = workers.begin(self.blocking.close)  # its own may all wait for an answer
+        await finish(closing)
+        closing.future.result()
 
 
 class RemoteTopic(ReadableTopic["RemotePartition"]):
@@ -116,8 +114,8 @@ class RemoteTopic(ReadableTopic["RemotePartition"]):
 
     blocking: remote_log.RemoteTopic
 
-    def __init__(self, topic: remote_log.RemoteTopic) -> None:
-        super().__init__(topic, RemotePartition)
+    def __init__(self, topic: remote_log.RemoteTopic, by: Workers) -> None:
+        super().__init__(topic, lambda partition: RemotePartition(partition, by), by)
 
     async def append(
         self,
@@ -131,7 +129,7 @@ class RemoteTopic(ReadableTopic["RemotePartition"]):
         acks: Acks = "all",
     ) -> tuple[int, int]:
         """Append a record to the partition of its key, or to `partition`; return (partition, offset)."""
-        return await _asked(
+        return await self._workers.whole(
             self.blocking.append,
             value,
             key=key,
@@ -154,7 +152,7 @@ class RemoteTopic(ReadableTopic["RemotePartition"]):
         acks: Acks = "all",
     ) -> dict[int, range]:
         """Append records, each to the partition of its key; returns the offsets by partition."""
-        return await _asked(
+        return await self._workers.whole(
             self.blocking.append_many,
             values,
             keys=keys,
@@ -169,7 +167,9 @@ class RemoteTopic(ReadableTopic["RemotePartition"]):
         self, data: ArrowData, *, partition: int | None = None, sync: bool = False, acks: Acks = "all"
     ) -> dict[int, range]:
         """Append Arrow data, each record to the partition of its key; returns the offsets by partition."""
-        return await _asked(self.blocking.append_arrow, data, partition=partition, sync=sync, acks=acks)
+        return await self._workers.whole(
+            self.blocking.append_arrow, data, partition=partition, sync=sync, acks=acks
+        )
 
 
 class RemotePartition(ReadablePartition):
@@ -177,12 +177,12 @@ class RemotePartition(ReadablePartition):
 
     blocking: remote_partition.RemotePartition
 
-    def __init__(self, partition: remote_partition.RemotePartition) -> None:
-        super().__init__(partition)
+    def __init__(self, partition: remote_partition.RemotePartition, by: Workers) -> None:
+        super().__init__(partition, by)
 
     async def offsets(self) -> tuple[int, int]:
         """Return the first offset that may be read, and the one at which readers stop."""
-        return await _asked(self.blocking.readable_range)
+        return await self._workers.in_a_worker(self.blocking.readable_range)
 
     async def append(
         self,
@@ -195,31 +195,86 @@ class RemotePartition(ReadablePartition):
         acks: Acks = "all",
     ) -> int:
         """Append a record; return its offset once all in-sync replicas (with acks=1, the leader) have it."""
-        return await _asked(
+        return await self._workers.whole(
             self.blocking.append, value, key=key, headers=headers, timestamp=timestamp, sync=sync, acks=acks
         )
 
+    async def append_many(
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[Headers] | None = None,
+        timestamps: Iterable[int] | None = None,
+        sync: bool = False,
+        acks: Acks = "all",
+    ) -> range:
+        """Append records as one batch, all or nothing, and return their offsets."""
+        return await self._workers.whole(
+            self.blocking.append_many,
+            values,
+            keys=keys,
+            headers=headers,
+            timestamps=timestamps,
+            sync=sync,
+            acks=acks,
+        )
+
+    async def append_arrow(self, data: ArrowData, *, sync: bool = False, acks: Acks = "all") -> range:
+        """Append the columns value, key, timestamp and headers of Arrow data as one batch."""
+        return await self._workers.whole(self.blocking.append_arrow, data, sync=sync, acks=acks)
+
     async def wait_for(self, offset: int) -> None:
         """Wait until `offset` can be read. A request waits at the leader, and no thread here."""
-        loop = asyncio.get_running_loop()
+        await _LongPoll(self.blocking, self._workers).wait(offset)
+
+    def _waiting(self) -> Callable[[int], Awaitable[bool]]:
+        return _LongPoll(self.blocking, self._workers).wait
+
+
+Answer = bool | Exception | None
+
+
+class _LongPoll:
+    """Waits for the records of one follower. One request at a time waits at the leader: if the follower is
+    cancelled and comes again, it waits for the same.
+    """
+
+    def __init__(self, partition: remote_partition.RemotePartition, by: Workers) -> None:
+        self._partition = partition
+        self._workers = by
+        self._offset = -1
+        self._answer: asyncio.Future[Answer] | None = None
+
+    async def wait(self, offset: int) -> bool:
+        """Wait until `offset` can be read; returns False: a worker reads it, over the network."""
         while True:
-            answered: asyncio.Future[bool] = loop.create_future()
-            await _asked(self.blocking.ask_when_readable, offset, partial(_tell, loop, answered))
-            if await answered:
-                return
+            if self._answer is None or self._offset != offset:
+                self._offset, self._answer = offset, self._asked(offset)
+            answer = await asyncio.shield(self._answer)
+            self._answer = None
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is None:
+                await self._workers.in_a_worker(
+                    lambda: self._partition.high_watermark
+                )  # says why, or retries
+            elif answer:
+                return False
 
-    async def _from(self) -> int:
-        return (await self.offsets())[1]
+    def _asked(self, offset: int) -> asyncio.Future[Answer]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
 
-    async def _wait(self, offset: int) -> bool:
-        await self.wait_for(offset)
-        return False  # a worker reads, over the network
+        def answered(answer: Answer) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(future.set_result, answer)
 
+        def ask() -> None:
+            try:
+                self._partition.ask_when_readable(offset, answered)
+            except Exception as error:
+                answered(error)
 
-def _tell(loop: asyncio.AbstractEventLoop, answered: asyncio.Future[bool], found: bool) -> None:
-    def tell() -> None:
-        if not answered.done():  # cancelled
-            answered.set_result(found)
-
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(tell)
+        self._workers.begin(ask)
+        return future

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from commitlog.aio.partition import Partition, ReadablePartition, is_quick, size_of
 from commitlog.aio.reading import Pieces
-from commitlog.aio.workers import in_a_worker, whole
+from commitlog.aio.turns import give_way
+from commitlog.aio.workers import Workers, whole, workers
 from commitlog.config import TopicConfig
+from commitlog.partition import Partition as BlockingPartition
 from commitlog.partitions.latest import Latest
 from commitlog.record import ArrowData, Buffer, ConsumerRecord, Headers
 from commitlog.topic import PartitionedTopic
@@ -24,9 +26,12 @@ P_co = TypeVar("P_co", bound=ReadablePartition, covariant=True)
 class ReadableTopic(Generic[P_co]):
     """The coroutines of a topic that read. `blocking` is the topic that they use."""
 
-    def __init__(self, topic: PartitionedTopic[Any], kind: Callable[[Any], P_co]) -> None:
+    def __init__(
+        self, topic: PartitionedTopic[Any], kind: Callable[[Any], P_co], by: Workers = workers
+    ) -> None:
         self.blocking = topic
         self._kind = kind
+        self._workers = by
 
     def __repr__(self) -> str:
         return f"<aio.{repr(self.blocking).removeprefix('<')}"
@@ -68,19 +73,19 @@ class ReadableTopic(Generic[P_co]):
 
     def records(self) -> Pieces[ConsumerRecord]:
         """Iterate over the records of all partitions, one partition after another."""
-        return Pieces(self.blocking.records)
+        return Pieces(self.blocking.records, by=self._workers)
 
     def to_reader(self, columns: Sequence[str] | None = None) -> Pieces[pa.RecordBatch]:
         """Iterate over the records of all partitions as Arrow batches; the first column is `partition`."""
-        return Pieces(lambda: iter(self.blocking.to_reader(columns)), at_a_time=1)
+        return Pieces(lambda: iter(self.blocking.to_reader(columns)), 1, self._workers)
 
     async def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the records of all partitions as an Arrow table whose first column is `partition`."""
-        return await in_a_worker(self.blocking.to_arrow, columns)
+        return await self._workers.in_a_worker(self.blocking.to_arrow, columns)
 
     async def latest(self) -> Latest:
         """Return the current value of every key in all partitions."""
-        return await in_a_worker(self.blocking.latest)
+        return await self._workers.in_a_worker(self.blocking.latest)
 
 
 class Topic(ReadableTopic[Partition]):
@@ -108,8 +113,10 @@ class Topic(ReadableTopic[Partition]):
         given: dict[str, Any] = {
             "key": key, "headers": headers, "timestamp": timestamp, "partition": partition,
         }  # fmt: skip
-        if not sync and is_quick(topic.partition(0), size_of([value], [key])):
-            return topic.append(value, **given)
+        if not sync:
+            await give_way()
+            if is_quick(self._targets(partition), size_of([value], [key], [headers])):
+                return topic.append(value, **given)
         return await whole(topic.append, value, sync=sync, **given)
 
     async def append_many(
@@ -130,8 +137,10 @@ class Topic(ReadableTopic[Partition]):
         given: dict[str, Any] = {
             "keys": keys, "headers": headers, "timestamps": timestamps, "partition": partition,
         }  # fmt: skip
-        if not sync and is_quick(topic.partition(0), size_of(values, keys)):
-            return topic.append_many(values, **given)
+        if not sync:
+            await give_way()
+            if is_quick(self._targets(partition), size_of(values, keys, headers)):
+                return topic.append_many(values, **given)
         return await whole(topic.append_many, values, sync=sync, **given)
 
     async def append_arrow(
@@ -139,6 +148,10 @@ class Topic(ReadableTopic[Partition]):
     ) -> dict[int, range]:
         """Append Arrow data, each record to the partition of its key; returns the offsets by partition."""
         return await whole(self.blocking.append_arrow, data, partition=partition, sync=sync)
+
+    def _targets(self, partition: int | None) -> Sequence[BlockingPartition]:
+        """Return the partitions that an append may go to."""
+        return self.blocking.partitions if partition is None else [self.blocking.partition(partition)]
 
     # --- changing
 

@@ -80,7 +80,7 @@ class Watcher:
     async def wait(self, places: Iterable[Place]) -> None:
         """Wait until one of the partitions has a record at its offset, or cannot be read any more."""
         wait = _Wait(places)
-        if any(offset < _end_of(partition) for partition, offset in wait.places.items()):
+        if any(one.is_at_hand and offset < _end_of(one) for one, offset in wait.places.items()):
             return
         with self._lock:
             if not self._running:

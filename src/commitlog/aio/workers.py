@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
+from commitlog.aio.turns import NOT_BEGUN
 from commitlog.tasks import Condition
 
 Given = ParamSpec("Given")
@@ -73,6 +74,21 @@ class Workers:
         self._threads = self._idle = 0
         _everywhere.add(self)
 
+    async def in_a_worker(
+        self, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs
+    ) -> Result:
+        """Make a call that only reads. If the coroutine is cancelled, its result is dropped."""
+        job = self.begin(lambda: call(*args, **named))
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            job.withdraw()
+            raise
+
+    async def whole(self, call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
+        """Make a call that changes something, whole or not at all; see end_of()."""
+        return await end_of(self.begin(lambda: call(*args, **named)))
+
     def begin(self, call: Callable[[], Result]) -> Job[Result]:
         """Have a call made soon."""
         job = Job(call)
@@ -113,7 +129,8 @@ class Workers:
 
 
 _everywhere: WeakSet[Workers] = WeakSet()
-workers = Workers()
+workers = Workers()  # for everything on this machine
+in_a_worker, whole = workers.in_a_worker, workers.whole
 
 
 def _after_fork() -> None:
@@ -122,21 +139,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-async def in_a_worker(call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
-    """Make a call that only reads in a worker. If the coroutine is cancelled, its result is dropped."""
-    job = workers.begin(lambda: call(*args, **named))
-    try:
-        return await job.future
-    except asyncio.CancelledError:
-        job.withdraw()
-        raise
-
-
-async def whole(call: Callable[Given, Result], *args: Given.args, **named: Given.kwargs) -> Result:
-    """Make a call that changes something in a worker, whole or not at all; see end_of()."""
-    return await end_of(workers.begin(lambda: call(*args, **named)))
 
 
 async def end_of(job: Job[Result]) -> Result:
@@ -149,7 +151,7 @@ async def end_of(job: Job[Result]) -> Result:
         return await asyncio.shield(job.future)
     except asyncio.CancelledError as cancelled:
         if job.future.cancelled() or job.withdraw():
-            cancelled.add_note("It had not begun, and nothing was changed.")
+            cancelled.add_note(NOT_BEGUN)
             raise
         await finish(job)
         error = job.future.exception()

@@ -69,7 +69,6 @@ class Accumulator:
         self._rules: tuple[TopicConfig, Rules] | None = None  # the config, and the rules made from it
         self._unfinished: _Unfinished | None = None
         self._in_doubt = False  # whether an interrupted append may have succeeded
-        self._retry_until: float | None = None  # since the disk is full
 
     def open_batch(self, ended: Condition, size: int) -> ProducerBatch:
         """Return a new batch for a record of `size` bytes and those that follow."""
@@ -95,6 +94,16 @@ class Accumulator:
                     self._append(batch)
                 else:
                     self.ready.popleft()
+
+    def append_ready_if_free(self) -> bool:
+        """Append the ready batches, unless another thread is appending: then returns False."""
+        if not self._appending.acquire(blocking=False):
+            return False
+        try:
+            self.append_ready()
+        finally:
+            self._appending.release()
+        return True
 
     def _append(self, batch: ProducerBatch) -> None:
         """Append a batch, share by share; the futures of its records report failures."""
@@ -126,11 +135,11 @@ class Accumulator:
 
     def _append_share(self, unfinished: _Unfinished) -> None:
         """Append the share of one partition; it is halved if it does not fit into a segment."""
-        _, table, places, shares = unfinished
+        batch, table, places, shares = unfinished
         number, rows = places[0]
         sequence, self._in_doubt = self._sequences.get(number, 0), False
         try:
-            share, after = self._appended_share(table, number, rows, sequence)
+            share, after = self._appended_share(batch, table, number, rows, sequence)
         except BatchTooLargeError as error:
             each = rows or list(range(len(table[0])))
             if len(each) > 1:
@@ -151,7 +160,7 @@ class Accumulator:
         del places[0]
 
     def _appended_share(
-        self, table: Table, number: int, rows: list[int] | None, sequence: int
+        self, batch: ProducerBatch, table: Table, number: int, rows: list[int] | None, sequence: int
     ) -> tuple[Share, int]:
         """Append to a partition; returns the share with its offset, and the next sequence number."""
         producer = (self._producer_id, 0, sequence) if self._config.enable_idempotence else NO_PRODUCER
@@ -159,23 +168,19 @@ class Accumulator:
         epoch = target.leader_epoch  # before the append: the leader may change at any time
         columns = table if rows is None else _picked(table, rows)
         batches = encode(*columns, self._current_rules(), time.time_ns() // 1_000_000, producer)
-        first = self._append_and_retry(target, batches)
+        first = self._append_and_retry(target, batches, batch.created)
         self._throttle.take(totals(batches)[0])  # the sender waits for it later, without a lock
         return Share(number, rows, first, None, epoch), (sequence + batches[0].span) % SEQUENCES
 
-    def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...]) -> int:
-        """Append; while the disk is full, retry for delivery_timeout_ms."""
+    def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...], created: float) -> int:
+        """Append; while the disk is full, retry until the batch is older than delivery_timeout_ms."""
         while True:
             try:
                 self._in_doubt = not self._config.enable_idempotence  # otherwise duplicates are recognized
-                first = target.append_encoded(batches).start
-                self._retry_until = None
-                return first
+                return target.append_encoded(batches).start
             except DiskFullError:
-                self._in_doubt, now = False, time.monotonic()
-                self._retry_until = self._retry_until or now + self._config.delivery_timeout_ms / 1000
-                if now >= self._retry_until or self.closing:
-                    self._retry_until = None
+                self._in_doubt, age = False, time.monotonic() - created
+                if age >= self._config.delivery_timeout_ms / 1000 or self.closing:
                     raise
                 if not self.waits:
                     raise NotNow from None

@@ -239,7 +239,11 @@ class Consumer(Positions):
     def is_little_ahead(self, most_bytes: int) -> bool:
         """Say whether there is hardly anything to read, without a look at the files."""
         for place in list(self._fetcher.places.values()):
-            if place.paused or place.partition.high_watermark == place.fetched:
+            if place.paused:
+                continue
+            if not place.partition.is_at_hand:
+                return False
+            if place.partition.high_watermark == place.fetched:
                 continue
             size = place.partition.known_bytes_after(place.fetched)
             if size is None or size > most_bytes:

@@ -143,8 +143,11 @@ class Producer:
         return batch.row_of(ticket) is not None
 
     def _append_all(self, lane: Accumulator) -> None:
-        """Append what is ready, in flush()."""
-        lane.append_ready()
+        """Append what is ready, in flush(); others may go on sending meanwhile."""
+        ready = list(lane.ready)
+        lane.append_ready(
+            ready[-1] if ready else None
+        )  # if there is none, it waits for a thread that appends
 
     def _append_full(self, lane: Accumulator, batch: ProducerBatch) -> None:
         """Append a batch that is full, and wait as a quota demands."""
@@ -161,17 +164,46 @@ class Producer:
         timestamp: int | None,
         on_delivery: Callback | None,
     ) -> RecordFuture:
-        """Send a record of any kind, under the lock."""
+        """Send a record of any kind."""
         self._check_not_forked()
-        lane = self._lanes.get(topic) or self._lane_of(topic)
         if self.config.key_serializer is not None:
             key = self.config.key_serializer(key)
         if self.config.value_serializer is not None:
             value = self.config.value_serializer(value)
-        value, key, size = _checked(lane.topic, value, key, headers, partition)
+        value, key = _as_bytes(value, "value"), _as_bytes(key, "key")
         if timestamp is not None and not _is_timestamp(timestamp):
             reason = f"timestamp must be milliseconds since the epoch, not {timestamp!r:.80}"
             raise InvalidRecordError(0, reason)
+        return self._send_bytes(topic, value, key, headers, partition, timestamp, on_delivery)
+
+    def _send_bytes(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: Callback | None,
+    ) -> RecordFuture:
+        """Send a record that is serialized."""
+        lane = self._lanes.get(topic) or self._lane_of(topic)
+        size = _checked_size(lane.topic, value, key, headers, partition)
+        return self._add(lane, value, key, size, headers, partition, timestamp, on_delivery)
+
+    def _add(
+        self,
+        lane: Accumulator,
+        value: bytes | None,
+        key: bytes | None,
+        size: int,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: Callback | None,
+    ) -> RecordFuture:
+        """Add a record that was checked to the open batch of its topic, under the lock."""
+        topic = lane.topic.name
         if topic not in self._filling:
             self._wait_for_room()
         future = RecordFuture()
@@ -259,10 +291,12 @@ class Producer:
             waits = [max(batch.created + linger - began, throttled) for batch in self._filling.values()]
             rest = self._resting = not waits and not self._opened
             self._opened = False
-        for lane in lanes if rest else due:  # at rest, also batches that Ctrl-C left behind
+        for lane in lanes if rest and not throttled else due:  # at rest, also what Ctrl-C left behind
             lane.append_ready()
         self._sync()
-        return _IDLE_SECONDS if rest else min([max(linger, throttled), _IDLE_SECONDS, *waits])
+        if rest and not throttled:
+            return _IDLE_SECONDS
+        return min([max(linger, throttled), _IDLE_SECONDS, *waits])
 
     def _sync(self) -> None:
         """Wait until appended batches are durable; batches in the same partition share one sync."""
@@ -314,8 +348,9 @@ class Producer:
             self._sync()
         else:
             self._task.wake()
-            with self._ended.mutex:
-                self._ended.wait_for(lambda: not self._unsynced)
+            with self._ended.mutex:  # others may go on sending
+                last = self._unsynced[-1] if self._unsynced else None
+                self._ended.wait_for(lambda: last not in self._unsynced)
         self._throttle.wait()
         lost, self._lost = self._lost, None
         if lost is not None:
@@ -345,11 +380,10 @@ class Producer:
 _SEND = Producer.send  # a test may replace it, to see what is sent
 
 
-def _checked(
-    topic: Topic, value: Any, key: Any, headers: Headers | None, partition: int | None
-) -> tuple[bytes | None, bytes | None, int]:
-    """Return value and key as immutable bytes, and the record's size; refuse an invalid record."""
-    value, key = _as_bytes(value, "value"), _as_bytes(key, "key")
+def _checked_size(
+    topic: Topic, value: bytes | None, key: bytes | None, headers: Headers | None, partition: int | None
+) -> int:
+    """Return the size of a record; refuse one that the topic cannot take."""
     if partition is not None:
         topic.partition(partition)
     if key is None and topic.config.compacts:
@@ -360,7 +394,7 @@ def _checked(
         size += len(packed.names.blob) + len(packed.values.blob)
     if size > topic.config.max_message_bytes:
         raise RecordTooLargeError(0, size, topic.config.max_message_bytes)
-    return value, key, size
+    return size
 
 
 def _is_timestamp(given: Any) -> bool:

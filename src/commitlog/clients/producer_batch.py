@@ -169,6 +169,11 @@ class ProducerBatch:
         return bool(self._tickets)
 
     @property
+    def is_unanswered(self) -> bool:
+        """Whether nobody waits for the outcome: acks=0."""
+        return self._acks == 0
+
+    @property
     def is_appended(self) -> bool:
         """Whether the append has ended, successfully or not."""
         return bool(self._shares)
@@ -219,14 +224,20 @@ class ProducerBatch:
             self._ended.notify_all()
             waiting, self._waiting = self._waiting, []
             awaited, self._awaited = self._awaited, {}
-        for call in waiting:
-            call_logged(call, self.topic)
         for loop, futures in awaited.items():
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_release, futures)
-        for ticket, callback in self._callbacks.items():
-            call_logged(partial(callback, *self.outcome(ticket)), self.topic)
+        self._call(waiting)
+        self._call([partial(callback, *self.outcome(ticket)) for ticket, callback in self._callbacks.items()])
         return next((share.error for share in self._shares if share.error is not None), None)
+
+    def _call(self, calls: list[Callable[[], object]]) -> None:
+        """Call an application's callbacks: in the event loop of the sender, if it is one."""
+        if calls and self.loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: they are called here
+                self.loop.call_soon_threadsafe(_call_all, calls, self.topic)
+                return
+        _call_all(calls, self.topic)
 
     # --- outcome
 
@@ -286,9 +297,18 @@ class ProducerBatch:
     def wait(self, timeout: float | None) -> bool:
         """Wait until the batch is done; False if it is not after `timeout` seconds."""
         if not self.done:
+            self._check_may_wait()
             with self._ended.mutex:
                 return self._ended.wait_for(lambda: self.done, timeout)
         return True
+
+    def _check_may_wait(self) -> None:
+        """Raise InvalidStateError in the event loop of the sender, which would wait for itself."""
+        if self.loop is not None:
+            import asyncio
+
+            if asyncio._get_running_loop() is self.loop:
+                raise asyncio.InvalidStateError("the record is on its way: await the future")
 
 
 def call_logged(call: Callable[[], object], topic: str) -> None:
@@ -297,6 +317,11 @@ def call_logged(call: Callable[[], object], topic: str) -> None:
         call()
     except Exception:
         _logger.exception("a delivery callback of %s failed", topic)
+
+
+def _call_all(calls: list[Callable[[], object]], topic: str) -> None:
+    for call in calls:
+        call_logged(call, topic)
 
 
 def _release(futures: list[asyncio.Future[None]]) -> None:
@@ -346,16 +371,21 @@ class RecordFuture:
         return self._outcome(timeout)[1]
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
-        """Call `callback` with this future when it is done: now, or in the thread that completes it."""
+        """Call `callback` with this future when it is done: now, or in the thread that completes it, or in
+        the event loop of the sender.
+        """
         self._delivery.when_done(partial(callback, self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         delivery = self._delivery
-        if not delivery.done:
+        if not delivery.done or delivery.is_unanswered:
             import asyncio
 
             try:
-                yield from delivery.awaiting(delivery.loop or asyncio.get_running_loop())
+                if delivery.done:
+                    yield  # let others run
+                else:
+                    yield from delivery.awaiting(delivery.loop or asyncio.get_running_loop())
             except asyncio.CancelledError as cancelled:
                 cancelled.add_note("The record was sent: await its future again to see what became of it.")
                 raise

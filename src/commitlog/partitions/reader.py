@@ -69,8 +69,13 @@ class LogReader:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no more records will arrive here: it is closed, has failed, or belongs to a forked parent."""
+        """Whether no more records will arrive: it is closed, has failed, or belongs to a forked parent."""
         return self._source.has_ended
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether its offsets and segments are known without a look at the files, or a request."""
+        return self._source.is_at_hand
 
     def watch(self, signal: Signal) -> bool:
         """Set `signal` at each append, until unwatch(); False if appends can only be polled for."""
@@ -85,9 +90,11 @@ class LogReader:
         return self._source.bell()
 
     def known_bytes_after(self, offset: int) -> int | None:
-        """Return the stored bytes from `offset` to the end, if the last read ended there; otherwise None, because
-        one would have to look at the files.
+        """Return the stored bytes from `offset` to the end, if the last read ended there; otherwise None,
+        because one would have to look at the files.
         """
+        if not self.is_at_hand:
+            return None
         try:
             return self._source.layout().segments[-1].unread_bytes(offset)
         except CommitLogError:  # it is on another machine, or gone

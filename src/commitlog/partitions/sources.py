@@ -53,6 +53,10 @@ class Source(Protocol):
         """Whether no more records will arrive here."""
 
     @property
+    def is_at_hand(self) -> bool:
+        """Whether the offsets and the list of segments are in memory, and up to date."""
+
+    @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
 
@@ -130,6 +134,11 @@ class LocalSource:
     def has_ended(self) -> bool:
         """Whether no more records will arrive here."""
         return self.closed
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether the offsets and the list of segments are in memory, and up to date."""
+        return True
 
     def check_open(self) -> None:
         """Raise ClosedError once it is closed."""
@@ -326,6 +335,14 @@ class PageSource(LocalSource):
             if page.base_offset == last.base_offset:
                 last.size_bytes = max(last.size_bytes, page.end_position)
             return self._known
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether nothing has changed that would have to be looked for in the files. Takes no lock."""
+        page, known = self._page, self._known
+        if self._settled is not None:
+            return page is None or _version(page) == self._settled_at
+        return page is not None and known is not None and known.generation == page.generation
 
     def _replace_layout(self, layout: Layout) -> None:
         """Replace the segments; unmap the old ones, because a map keeps the blocks of a removed file."""
