@@ -33,7 +33,6 @@ Result = TypeVar("Result")
 Found = TypeVar("Found")
 Partitions = set[TopicPartition]
 
-_GROUP_SECONDS = 0.05  # an append ends a wait, but changes of a group have to be looked for
 _IN_THE_THREAD = 10  # times as many records are fetched for an iteration, because a thread costs about 80 us
 
 
@@ -132,7 +131,8 @@ class Consumer:
         self._polling = asyncio.Lock()
         self._thread = Workers(1)
         self._callback: _Callback | None = None  # the one that runs
-        self._closing = self._loop.create_future()
+        self._closing = False
+        self._changed = asyncio.Event()  # set when another task changes what a poll() waits for
 
     def __repr__(self) -> str:
         return repr(self.blocking).replace("Consumer", "aio.Consumer", 1)
@@ -166,6 +166,13 @@ class Consumer:
                 lock.release()
         return await self._call(call, *args, **named)
 
+    async def _change(self, call: Callable[Given, None], *args: Given.args, **named: Given.kwargs) -> None:
+        """Make a quick call that changes what a poll() of another task waits for."""
+        try:
+            await self._quick(call, *args, **named)
+        finally:
+            self._changed.set()
+
     def _call_back(
         self, callback: Callable[[Partitions], Awaitable[None] | None], partitions: Partitions
     ) -> None:
@@ -192,6 +199,7 @@ class Consumer:
         """
         wrapped = None if listener is None else _Listener(self, listener)
         await self._call(self.blocking.subscribe, topics, pattern=pattern, listener=wrapped)
+        self._changed.set()
 
     async def subscription(self) -> set[str]:
         """Return the subscribed topics."""
@@ -204,10 +212,12 @@ class Consumer:
     async def unsubscribe(self) -> None:
         """Stop reading, and leave the group."""
         await self._call(self.blocking.unsubscribe)
+        self._changed.set()
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions, independently of any group assignment."""
         await self._call(self.blocking.assign, partitions)
+        self._changed.set()
 
     # --- reading
 
@@ -270,6 +280,7 @@ class Consumer:
             with consumer._at_work():
                 await self._quick(consumer._fetcher.rewind)
                 while True:
+                    self._changed.clear()
                     self._check_open()
                     if consumer.has_duties:
                         await self._call(self._do_duties)
@@ -282,11 +293,11 @@ class Consumer:
 
     def _check_open(self) -> None:
         self.blocking._check_usable()
-        if self._closing.done():
+        if self._closing:
             raise ClosedError("the consumer")
 
     def _do_duties(self) -> None:
-        if not self._closing.done():
+        if not self._closing:
             with self.blocking._used():
                 self.blocking._check_usable()
                 self.blocking._keep_up()
@@ -304,7 +315,7 @@ class Consumer:
         def fetched(
             times: int,
         ) -> tuple[dict[TopicPartition, Found], dict[TopicPartition, tuple[Place, int]]]:
-            if self._closing.done() or consumer._fetcher.throttle.seconds_left() > 0:
+            if self._closing or consumer._fetcher.throttle.seconds_left() > 0:
                 return {}, {}
             found = fetch(times)
             return found, {name: (places[name], places[name].version) for name in found}
@@ -318,25 +329,25 @@ class Consumer:
         }
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for records, for close(), or until the group may have changed."""
-        fetcher = self.blocking._fetcher
-        throttled = fetcher.throttle.seconds_left()
-        places = [] if throttled > 0 else [place for place in fetcher.places.values() if not place.paused]
-        waits = [asyncio.ensure_future(self._closing_begins())]
+        """Wait for records, for a change by another task, or until there is something else to do."""
+        consumer, throttle = self.blocking, self.blocking._fetcher.throttle
+        places = [
+            place
+            for place in consumer._fetcher.places.values()
+            if not place.paused and not place.partition.has_ended
+        ]
+        if throttle.is_limited and (throttled := await self._call(throttle.seconds_left)) > 0:
+            seconds, places = min(seconds, throttled), []
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._changed.wait())]
         if places:
-            waits.append(
-                asyncio.ensure_future(watcher.wait([(one.partition, one.fetched) for one in places]))
-            )
+            ends = [(place.partition, place.fetched) for place in places]
+            waits.append(asyncio.ensure_future(watcher.wait(ends)))
+        seconds = min(seconds, consumer.seconds_to_duties)
         try:
-            await asyncio.wait(
-                waits, timeout=min(seconds, _GROUP_SECONDS), return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-
-    async def _closing_begins(self) -> None:
-        await asyncio.shield(self._closing)
 
     def __aiter__(self) -> _Records:
         return _Records(self)
@@ -359,15 +370,17 @@ class Consumer:
 
     async def seek(self, partition: tuple[str, int], offset: int) -> None:
         """Continue at `offset` with the next poll()."""
-        await self._quick(self.blocking.seek, partition, offset)
+        await self._change(self.blocking.seek, partition, offset)
 
     async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Continue at the first record of these partitions, or of all."""
         await self._call(self.blocking.seek_to_beginning, *partitions)
+        self._changed.set()
 
     async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Continue after the last record of these partitions, or of all."""
         await self._call(self.blocking.seek_to_end, *partitions)
+        self._changed.set()
 
     async def position(self, partition: tuple[str, int]) -> int:
         """Return the offset of the next record to be returned; NoOffsetError if it is not known yet."""
@@ -375,11 +388,11 @@ class Consumer:
 
     async def pause(self, *partitions: tuple[str, int]) -> None:
         """Return no records of these partitions, or of any, until resume(); they stay assigned."""
-        await self._quick(self.blocking.pause, *partitions)
+        await self._change(self.blocking.pause, *partitions)
 
     async def resume(self, *partitions: tuple[str, int]) -> None:
         """Resume reading these partitions, or all."""
-        await self._quick(self.blocking.resume, *partitions)
+        await self._change(self.blocking.resume, *partitions)
 
     def paused(self) -> Partitions:
         """Return the paused partitions."""
@@ -411,8 +424,8 @@ class Consumer:
 
     async def close(self) -> None:
         """Commit the positions if enable_auto_commit is set, and leave the group. Closing twice is fine."""
-        if not self._closing.done():
-            self._closing.set_result(None)
+        self._closing = True
+        self._changed.set()
         closing = self._begin(self.blocking.close)
         await finish(closing)  # even if this is cancelled: it has begun to close
         closing.future.result()

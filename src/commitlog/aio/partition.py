@@ -147,6 +147,8 @@ class ReadablePartition:
     async def _wait(self, offset: int) -> bool:
         partition = self.blocking
         await watcher.wait([(partition, offset)])
+        if partition.has_ended and partition.high_watermark <= offset:
+            partition.check_goes_on()
         size = partition.known_bytes_after(offset)
         return size is not None and size <= INLINE_BYTES
 

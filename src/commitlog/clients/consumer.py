@@ -10,7 +10,7 @@ from itertools import chain, starmap
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from commitlog.batches.batch import RecordBatch
-from commitlog.clients.fetcher import NOWHERE, Fetcher, Place
+from commitlog.clients.fetcher import GROUP_SECONDS, NOWHERE, Fetcher, Place
 from commitlog.clients.positions import Positions
 from commitlog.clients.rate_limit import Throttle
 from commitlog.clients.session import GroupSession, OnCommit, RebalanceListener
@@ -235,6 +235,13 @@ class Consumer(Positions):
         each_time = self._session is not None and self._session.commits_at_each_poll
         gone = any(place.partition.closed for place in list(self._fetcher.places.values()))
         return each_time or gone or self._must_stop_waiting()
+
+    @property
+    def seconds_to_duties(self) -> float:
+        """How long a poll() may wait before it has more to do; a change of a group has to be looked for."""
+        if self._session is not None:
+            return GROUP_SECONDS
+        return _NEVER if self._subscription is None else max(self._look_at - time.monotonic(), 0)
 
     def is_little_ahead(self, most_bytes: int) -> bool:
         """Say whether there is hardly anything to read, without a look at the files."""

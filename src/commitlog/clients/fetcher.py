@@ -27,7 +27,7 @@ Reset = Literal["earliest", "latest", "none"]
 Item = TypeVar("Item")
 
 NOWHERE = -1
-_GROUP_SECONDS = 0.02  # an append ends a wait, but changes of a group have to be polled
+GROUP_SECONDS = 0.02  # an append ends a wait, but changes of a group have to be polled
 
 
 class Place:
@@ -253,7 +253,7 @@ class Fetcher:
         """
         slow_down = self.throttle.seconds_left()
         if slow_down > 0:
-            self.event.wait(min(slow_down, seconds, _GROUP_SECONDS))
+            self.event.wait(min(slow_down, seconds, GROUP_SECONDS))
             return
         waiting = [place for place in self.places.values() if not place.paused]
         watched: list[Place] = []
@@ -276,7 +276,7 @@ class Fetcher:
             now = time.monotonic()
             if now >= deadline:
                 return
-            pause = _GROUP_SECONDS if notified else look_again_after(now - began)
+            pause = GROUP_SECONDS if notified else look_again_after(now - began)
             if self.event.wait(min(pause, deadline - now)):
                 if self.event.is_set() or not all(place.is_at_end for place in waiting):
                     self._pause = FIRST_PAUSE

@@ -72,6 +72,10 @@ class LogReader:
         """Whether no more records will arrive: it is closed, has failed, or belongs to a forked parent."""
         return self._source.has_ended
 
+    def check_goes_on(self) -> None:
+        """Raise the reason why no more records will arrive, if there is one."""
+        self._source.check_goes_on()
+
     @property
     def is_at_hand(self) -> bool:
         """Whether its offsets and segments are known without a look at the files, or a request."""

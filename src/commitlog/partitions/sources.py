@@ -52,6 +52,9 @@ class Source(Protocol):
     def has_ended(self) -> bool:
         """Whether no more records will arrive here."""
 
+    def check_goes_on(self) -> None:
+        """Raise the reason why no more records will arrive here, if there is one."""
+
     @property
     def is_at_hand(self) -> bool:
         """Whether the offsets and the list of segments are in memory, and up to date."""
@@ -134,6 +137,10 @@ class LocalSource:
     def has_ended(self) -> bool:
         """Whether no more records will arrive here."""
         return self.closed
+
+    def check_goes_on(self) -> None:
+        """Raise the reason why no more records will arrive here, if there is one."""
+        self.check_open()
 
     @property
     def is_at_hand(self) -> bool:

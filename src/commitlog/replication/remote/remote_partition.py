@@ -232,6 +232,8 @@ class RemoteSource:
         """Raise ClosedError once the log is closed."""
         self.router.check_open()
 
+    check_goes_on = check_open
+
 
 class RemotePartition(LogReader):
     """A partition of a RemoteLog, with the methods of Partition that read and append. Threads may share it.
