@@ -13,7 +13,6 @@ from bench import Bench
 from limits import child
 from report import Group, Line
 
-import commitlog
 from commitlog import aio
 from commitlog.aio.watcher import watcher
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import commitlog
 from commitlog import LogLockedError, aio
 from commitlog.aio.watcher import watcher
-from commitlog.aio.workers import in_a_worker, whole, workers
+from commitlog.aio.workers import Workers, in_a_worker, whole, workers
 
 from .running import in_a_loop, outcome, until
 
@@ -35,56 +36,79 @@ def test_nothing_is_lost_doubled_or_left_behind(given_steps: list[tuple[str, int
         work_through(Path(folder), given_steps)
 
 
+class Work:
+    """A log that is written and read by calls which are cancelled; notes what must have become of them."""
+
+    def __init__(self, log: aio.CommitLog, topic: aio.Topic, consumer: aio.Consumer) -> None:
+        self.producers = [log.producer(linger_ms=0), log.producer(linger_ms=0, acks="all")]
+        self.topic, self.consumer = topic, consumer
+        self.following = topic[0].follow(0)
+        self.followed, self.polled = list[int](), list[int]()
+        self.certain, self.withdrawn = set[bytes](), set[bytes]()
+
+    async def step(self, kind: str, value: bytes, turns: int) -> None:
+        """Begin a call, and cancel it after some turns of the loop."""
+        read = kind in ("follow", "poll")
+        sent = self.producers[kind == "send all"].send("t", value) if kind.startswith("send") else None
+        begun = self.begun(kind, value) if sent is None else wait_for(sent)
+        task = asyncio.ensure_future(begun)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        found = await outcome(task)
+        if read:
+            self.note_read(kind, found)
+        elif sent is not None:
+            (self.withdrawn if sent.cancelled() else self.certain).add(value)
+        elif isinstance(found, asyncio.CancelledError) and "It had begun" not in "".join(notes(found)):
+            self.withdrawn.add(value)
+        else:
+            self.certain.add(value)
+
+    def begun(self, kind: str, value: bytes) -> Coroutine[Any, Any, Any]:
+        if kind == "follow":
+            return self.following.__anext__()
+        if kind == "poll":
+            return self.consumer.poll(60)
+        if kind == "append many":
+            return self.topic.append_many([value] * 600, keys=[b"k"] * 600)
+        return self.topic.append(value, sync=kind == "append synced")
+
+    def note_read(self, kind: str, found: Any) -> None:
+        if isinstance(found, asyncio.CancelledError):
+            return
+        if kind == "follow":
+            self.followed.append(found.offset)
+        else:
+            self.polled += [one.offset for each in found.values() for one in each]
+
+    async def check(self) -> None:
+        """Read everything: nothing is lost, nothing is there twice."""
+        stored = [record.value async for record in self.topic[0].records()]
+        assert set(stored) == self.certain
+        assert not set(stored) & self.withdrawn
+        assert all(stored.count(value) in (1, 600) for value in self.certain)
+        while self.following.offset != len(stored):
+            self.followed.append((await anext(self.following)).offset)
+        while len(self.polled) < len(stored):
+            self.note_read("poll", await self.consumer.poll(60))
+        assert self.followed == self.polled == list(range(len(stored)))
+
+
+def notes(error: BaseException) -> list[str]:
+    return getattr(error, "__notes__", [])
+
+
 @in_a_loop
 async def work_through(folder: Path, given_steps: list[tuple[str, int]]) -> None:
     async with aio.open(folder / "log") as log:
         topic = await log.create_topic("t")
-        producers = [log.producer(linger_ms=0), log.producer(linger_ms=0, acks="all")]
-        following, followed = topic[0].follow(0), list[int]()
-        consumer, polled = await log.consumer("t", auto_offset_reset="earliest"), list[int]()
-        certain, withdrawn = list[bytes](), list[bytes]()
+        work = Work(log, topic, await log.consumer("t", auto_offset_reset="earliest"))
         for number, (kind, turns) in enumerate(given_steps):
-            value = b"%d" % number
-            sent: Any = None
-            if kind.startswith("send"):
-                sent = producers[kind == "send all"].send("t", value)
-                task = asyncio.ensure_future(wait_for(sent))
-            elif kind == "append many":
-                task = asyncio.ensure_future(topic.append_many([value] * 600, keys=[b"k"] * 600))
-            elif kind.startswith("append"):
-                task = asyncio.ensure_future(topic.append(value, sync=kind == "append synced"))
-            elif kind == "follow":
-                task = asyncio.ensure_future(anext(following))
-            else:
-                task = asyncio.ensure_future(consumer.poll(60))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            found = await outcome(task)
-            cancelled = isinstance(found, asyncio.CancelledError)
-            if kind == "follow":
-                followed += [] if cancelled else [found.offset]
-            elif kind == "poll":
-                polled += [] if cancelled else [one.offset for each in found.values() for one in each]
-            elif sent is not None:
-                (withdrawn if sent.cancelled() else certain).append(value)
-            elif cancelled:
-                begun = "It had begun" in "".join(getattr(found, "__notes__", []))
-                (certain if begun else withdrawn).append(value)
-            else:
-                certain.append(value)
-        for producer in producers:
+            await work.step(kind, b"%d" % number, turns)
+        for producer in work.producers:
             await producer.close()
-        stored = [record.value async for record in topic[0].records()]
-        assert set(stored) == set(certain)
-        assert not set(stored) & set(withdrawn)
-        for value in certain:
-            assert stored.count(value) in (1, 600)
-        while following.offset != len(stored):
-            followed.append((await anext(following)).offset)
-        while len(polled) < len(stored):
-            polled += [one.offset for each in (await consumer.poll(60)).values() for one in each]
-        assert followed == polled == list(range(len(stored)))
+        await work.check()
         await until(lambda: watcher.waiting == 0)
 
 
@@ -109,6 +133,63 @@ async def test_a_cancelled_open_leaves_no_lock_behind(tmp_path: Path) -> None:
                 pass
         except LogLockedError:
             pytest.fail("the log is still locked")
+
+
+@in_a_loop
+async def test_an_open_that_is_cancelled_again_and_again_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, busy = threading.Event(), threading.Event(), threading.Event()
+    real = commitlog.CommitLog.open.__func__  # type: ignore[attr-defined]
+
+    def slow(*args: Any, **named: Any) -> commitlog.CommitLog:
+        begun.set()
+        go_on.wait(30)
+        return real(*args, **named)  # type: ignore[no-any-return]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commitlog.CommitLog, "open", classmethod(slow))
+        task = asyncio.ensure_future(wait_for(aio.open(tmp_path / "log")))
+        await until(begun.is_set)
+    others = [asyncio.ensure_future(in_a_worker(busy.wait, 30)) for _ in range(8)]  # the close has to queue
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+        task.cancel()
+    busy.set()
+    assert isinstance(await outcome(task), asyncio.CancelledError)
+    await asyncio.gather(*others)
+    async with aio.open(tmp_path / "log"):
+        pass
+
+
+@in_a_loop
+async def test_a_call_that_waits_for_another_gets_a_thread_of_its_own() -> None:
+    some = Workers(2)
+    assert await some.in_a_worker(len, "one thread is idle from now on") == 30
+    event = threading.Event()
+    waits, sets = some.begin(lambda: event.wait(30)), some.begin(event.set)
+    assert await waits.future
+    await sets.future
+
+
+@in_a_loop
+async def test_if_no_thread_can_be_started_the_call_fails_and_the_next_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    some, made = Workers(2), list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="can't start"):
+                some.begin(lambda: made.append(1))
+    assert some.threads == 0
+    assert await some.in_a_worker(len, made) == 0
 
 
 @in_a_loop

@@ -3,13 +3,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import commitlog
-from commitlog import ClosedError, CommitLogError, TopicPartition, aio
+from commitlog import ClosedError, CommitLogError, ConsumerRecord, TopicPartition, aio
 from commitlog.aio.partition import INLINE_BYTES
 from commitlog.aio.watcher import watcher
+from commitlog.errors import PartitionFailedError
 
 from .running import in_a_loop, outcome, until
 
@@ -195,3 +197,123 @@ async def test_a_log_that_is_read_only_has_consumers(tmp_path: Path) -> None:
             assert [record.offset async for record in consumer] == [0, 1, 2]
         with pytest.raises(CommitLogError):
             log.producer()
+
+
+@in_a_loop
+async def test_an_arrow_poll_that_is_cancelled_has_lost_nothing(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log:
+        topic = await log.create_topic("t")
+        await topic.append_many([b"%d" % n for n in range(100)])
+        async with log.consumer("t", auto_offset_reset="earliest") as consumer:
+            for turns in range(12):
+                polled = asyncio.ensure_future(consumer.poll_arrow(30))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                polled.cancel()
+                found = await outcome(polled)
+                if isinstance(found, dict):
+                    await consumer.seek(("t", 0), 0)
+                else:
+                    assert await consumer.position(("t", 0)) == 0
+            (table,) = (await consumer.poll_arrow(30)).values()
+            assert table.num_rows == 100
+
+
+class HeldFetch:
+    """Keeps the consumer's thread between the reading of records and their return."""
+
+    def __init__(self, consumer: aio.Consumer) -> None:
+        self.read, self.go_on = threading.Event(), threading.Event()
+        fetcher = consumer.blocking._fetcher
+        records = fetcher.records
+
+        def held(limit: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+            fetcher.records = records  # type: ignore[method-assign]
+            found = records(limit)
+            self.read.set()
+            self.go_on.wait(30)
+            return found
+
+        fetcher.records = held  # type: ignore[method-assign]
+
+
+def offsets(found: dict[TopicPartition, list[ConsumerRecord]]) -> list[int]:
+    return [record.offset for records in found.values() for record in records]
+
+
+@pytest.mark.parametrize("change", ["pause", "seek", "unsubscribe", "close"])
+def test_a_change_during_a_fetch_loses_and_doubles_nothing(tmp_path: Path, change: str) -> None:
+    @in_a_loop
+    async def poll() -> None:
+        async with aio.open(tmp_path / "log") as log:
+            topic = await log.create_topic("t")
+            await topic.append_many([b"%d" % n for n in range(20_000)])
+            consumer = await log.consumer("t", auto_offset_reset="earliest", max_poll_records=100)
+            held = HeldFetch(consumer)
+            polled = asyncio.ensure_future(consumer.poll())
+            await until(held.read.is_set)
+            arguments: dict[str, list[Any]] = {"pause": [("t", 0)], "seek": [("t", 0), 15_000]}
+            given = arguments.get(change, [])
+            changed = asyncio.ensure_future(getattr(consumer, change)(*given))
+            await asyncio.sleep(0.01)
+            held.go_on.set()
+            await changed
+            found = await outcome(polled)
+            if change == "pause":
+                await consumer.resume()
+                assert offsets(found) + offsets(await consumer.poll()) == list(range(len(found) * 100 + 100))
+            elif change == "seek":
+                assert offsets(found)[:1] in ([0], [15_000], [])
+                assert offsets(await consumer.poll())[0] in (15_000, 15_100)
+            elif change == "unsubscribe":
+                assert isinstance(found, dict)
+            else:
+                assert isinstance(found, ClosedError)
+
+    poll()
+
+
+@in_a_loop
+async def test_a_seek_of_another_task_ends_a_wait(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log:
+        topic = await log.create_topic("t")
+        await topic.append_many([b"v"] * 10)
+        seldom = {"heartbeat_interval_ms": 600_000, "session_timeout_ms": 2_000_000}
+        async with log.consumer("t", auto_offset_reset="latest", **seldom) as consumer:  # type: ignore[arg-type]
+            waiting = asyncio.ensure_future(consumer.poll(600))
+            await until(lambda: watcher.waiting == 1)
+            await consumer.seek(("t", 0), 7)
+            assert offsets(await waiting) == [7, 8, 9]
+
+
+@in_a_loop
+async def test_callbacks_may_start_tasks_that_use_the_consumer(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log:
+        topic = await log.create_topic("t")
+        await topic.append_many([b"v"] * 10)
+        problems: list[Exception] = []
+
+        class Listener:
+            async def on_assigned(self, partitions: set[TopicPartition]) -> None:
+                await asyncio.gather(*(consumer.seek(name, 5) for name in partitions))
+                await asyncio.wait_for(consumer.position(("t", 0)), 30)
+                problems.append(await outcome(consumer.poll()))
+
+        consumer = await log.consumer(group_id="g")
+        await consumer.subscribe("t", listener=Listener())
+        assert offsets(await consumer.poll(30)) == [5, 6, 7, 8, 9]
+        assert "would wait for that callback itself" in str(problems[0])
+
+
+@in_a_loop
+async def test_a_consumer_of_a_failed_partition_waits_without_spinning(tmp_path: Path) -> None:
+    log = await aio.open(tmp_path / "log")
+    topic = await log.create_topic("t", partitions=2)
+    consumer = await log.consumer("t")
+    waiting = asyncio.ensure_future(consumer.poll(600))
+    await until(lambda: watcher.waiting == 1)
+    topic.blocking.partition(0)._state.fail("a test")
+    await until(lambda: watcher.waiting == 1)  # again, for the other one
+    await topic.append(b"v", partition=1)
+    assert offsets(await waiting) == [0]
+    assert isinstance(await outcome(log.close()), PartitionFailedError | None)

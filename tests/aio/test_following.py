@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import commitlog
 from commitlog import ClosedError, OffsetOutOfRangeError, aio
+from commitlog.aio.partition import INLINE_BYTES
 from commitlog.aio.reading import INLINE, PIECE
 from commitlog.aio.watcher import watcher
-from commitlog.errors import CorruptionError
+from commitlog.aio.workers import in_a_worker
+from commitlog.errors import CorruptionError, PartitionFailedError
 
 from .running import in_a_loop, outcome, until
 
@@ -217,3 +221,106 @@ def test_loops_of_several_threads_follow_at_the_same_time(tmp_path: Path) -> Non
         for thread in threads:
             thread.join(60)
         assert found == [[b"%d" % number for number in range(100)]] * 5
+
+
+@in_a_loop
+async def test_those_who_wait_no_more_are_forgotten_although_others_wait(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log:
+        topic = await log.create_topic("t")
+        waiting = asyncio.ensure_future(anext(topic[0].follow()))
+        for _ in range(200):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    await anext(topic[0].follow())
+        others = [asyncio.ensure_future(anext(topic[0].follow())) for _ in range(200)]
+        await until(lambda: watcher.waiting == 201)
+        for other in others:
+            other.cancel()
+        await until(lambda: watcher.remembered == 1)
+        assert not waiting.done()
+
+
+@in_a_loop
+async def test_two_tasks_cannot_share_an_iterator(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log:
+        topic = await log.create_topic("t")
+        following, there = topic[0].follow(), topic[0].records()
+        waiting = asyncio.ensure_future(anext(following))
+        await until(lambda: watcher.waiting == 1)
+        with pytest.raises(RuntimeError, match="another task waits"):
+            await anext(following)
+        await topic.append(b"v")
+        assert (await waiting).offset == 0
+        found = await asyncio.gather(anext(there), anext(there), return_exceptions=True)
+        assert isinstance(found[0], commitlog.Record)
+        assert isinstance(found[1], RuntimeError)
+
+
+@in_a_loop
+async def test_a_follower_of_a_failed_partition_gets_the_records_and_then_the_reason(tmp_path: Path) -> None:
+    log = await aio.open(tmp_path / "log")
+    topic = await log.create_topic("t")
+    await topic.append(b"v")
+    tasks = [asyncio.ensure_future(anext(topic[0].follow())), asyncio.ensure_future(topic[0].wait_for(1))]
+    await until(lambda: watcher.waiting == 2)
+    topic.blocking.partition(0)._state.fail("a test")
+    assert isinstance(await outcome(tasks[0]), PartitionFailedError)
+    await tasks[1]
+    following = topic[0].follow(0)
+    assert (await anext(following)).value == b"v"
+    with pytest.raises(PartitionFailedError):
+        await anext(following)
+    with contextlib.suppress(PartitionFailedError):
+        await log.close()
+
+
+@in_a_loop
+async def test_if_the_watcher_fails_all_are_told_and_the_next_wait_starts_another(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log:
+        topic = await log.create_topic("t", partitions=2)
+        waiting = asyncio.ensure_future(anext(topic[1].follow()))
+        await until(lambda: watcher.waiting == 1)
+        broken = topic.blocking.partition(0)
+        broken.bell = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+        for task in (asyncio.ensure_future(anext(topic[0].follow())), waiting):
+            error = await outcome(task)
+            assert isinstance(error, commitlog.CommitLogError)
+            assert "ZeroDivisionError" in str(error)
+        assert topic.blocking.partition(1)._state.waiters.count == 0
+        del broken.bell
+        again = asyncio.ensure_future(anext(topic[0].follow()))
+        await until(lambda: watcher.waiting == 1)
+        await topic.append(b"v", partition=0)
+        assert (await again).value == b"v"
+
+
+@pytest.mark.parametrize("size", [10, INLINE_BYTES])
+def test_only_a_little_is_read_in_the_event_loop(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @in_a_loop
+    async def follow() -> None:
+        async with aio.open(tmp_path / "log") as log:
+            topic = await log.create_topic("t")
+            partition, readers = topic.blocking.partition(0), list[bool]()
+            read = partition.records
+
+            def records(start: int | None, end: int | None) -> Iterator[commitlog.Record]:
+                readers.append(threading.current_thread() is threading.main_thread())
+                return read(start, end)
+
+            await topic.append(b"first")
+            following = topic[0].follow(0)
+            await anext(following)
+            monkeypatch.setattr(partition, "records", records)
+            await topic.append(b"v" * size)
+            await anext(following)
+            assert readers == [size == 10]
+
+    follow()
+
+
+@in_a_loop
+async def test_an_iterator_that_ends_in_a_worker_says_so() -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await in_a_worker(next, iter([]))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ import pytest
 import commitlog
 from commitlog import aio
 from commitlog.aio.watcher import watcher
-from commitlog.aio.workers import workers
+from commitlog.aio.workers import Workers, workers
+from commitlog.errors import ForkedError
+
+from .running import outcome
 
 FOLLOW_UNTIL_TERMINATED = """
 import asyncio, signal, sys
@@ -128,3 +132,56 @@ def test_a_forked_child_has_a_watcher_and_workers_of_its_own(tmp_path: Path) -> 
             os._exit(0 if fine else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_forked_child_may_use_workers_that_were_made_before(tmp_path: Path) -> None:
+    some = Workers(2)
+    with commitlog.open(tmp_path / "log") as log:
+        partition = log.create_topic("t").partition(0)
+
+        async def use() -> int:
+            async with asyncio.timeout(30):
+                return await some.in_a_worker(len, "abc")
+
+        async def follow() -> object:
+            async with asyncio.timeout(30):
+                return await outcome(anext(aio.Partition(partition).follow(0)))
+
+        assert asyncio.run(use()) == 3
+        child = os.fork()
+        if child == 0:
+            fine = False
+            try:
+                # what belongs to the parent is refused, and nothing waits for the parent's threads
+                fine = asyncio.run(use()) == 3 and isinstance(asyncio.run(follow()), ForkedError)
+            finally:
+                os._exit(0 if fine else 1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_loops_of_several_threads_send_and_consume_at_the_same_time(tmp_path: Path) -> None:
+    with commitlog.open(tmp_path / "log") as log:
+        log.create_topic("t", partitions=2)
+        found: list[int] = []
+
+        async def work(number: int) -> None:
+            shared = aio.CommitLog(log)
+            async with shared.producer(linger_ms=0) as producer, asyncio.TaskGroup() as group:
+                for _ in range(50):
+                    group.create_task(send(producer, number))
+            async with shared.consumer("t", auto_offset_reset="earliest") as consumer:
+                count = 0
+                while count < 200:
+                    count += sum(len(records) for records in (await consumer.poll(30)).values())
+                found.append(count)
+
+        async def send(producer: aio.Producer, number: int) -> None:
+            await producer.send("t", b"v", partition=number % 2)
+
+        threads = [threading.Thread(target=lambda n=n: asyncio.run(work(n))) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert found == [200] * 4

@@ -315,10 +315,11 @@ class Consumer:
         def fetched(
             times: int,
         ) -> tuple[dict[TopicPartition, Found], dict[TopicPartition, tuple[Place, int]]]:
-            if self._closing or consumer._fetcher.throttle.seconds_left() > 0:
-                return {}, {}
-            found = fetch(times)
-            return found, {name: (places[name], places[name].version) for name in found}
+            with consumer._used():
+                if self._closing or consumer._fetcher.throttle.seconds_left() > 0:
+                    return {}, {}
+                found = fetch(times)
+                return found, {name: (places[name], places[name].version) for name in found}
 
         is_quick = not consumer._fetcher.throttle.is_limited and consumer.is_little_ahead(INLINE_BYTES)
         found, then = await (self._quick(fetched, 1) if is_quick else self._call(fetched, _IN_THE_THREAD))
