@@ -17,12 +17,24 @@ import commitlog
 from commitlog import LogLockedError, aio
 from commitlog.aio.watcher import watcher
 from commitlog.aio.workers import Workers, in_a_worker, whole, workers
+from commitlog.errors import BufferFullError
 
 from .running import in_a_loop, outcome, until
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["send", "send all", "append", "append synced", "append many", "follow", "poll"]),
+        st.sampled_from(
+            [
+                "send",
+                "send all",
+                "send into a small buffer",
+                "append",
+                "append synced",
+                "append many",
+                "follow",
+                "poll",
+            ]
+        ),
         st.integers(0, 12),  # turns of the loop until it is cancelled
     ),
     min_size=1,
@@ -40,7 +52,13 @@ class Work:
     """A log that is written and read by calls which are cancelled; notes what must have become of them."""
 
     def __init__(self, log: aio.CommitLog, topic: aio.Topic, consumer: aio.Consumer) -> None:
-        self.producers = [log.producer(linger_ms=0), log.producer(linger_ms=0, acks="all")]
+        self.producers = {
+            "send": log.producer(linger_ms=0),
+            "send all": log.producer(linger_ms=0, acks="all"),
+            "send into a small buffer": log.producer(
+                linger_ms=0, acks="all", batch_size=1, buffer_memory=200
+            ),
+        }
         self.topic, self.consumer = topic, consumer
         self.following = topic[0].follow(0)
         self.followed, self.polled = list[int](), list[int]()
@@ -49,9 +67,12 @@ class Work:
     async def step(self, kind: str, value: bytes, turns: int) -> None:
         """Begin a call, and cancel it after some turns of the loop."""
         read = kind in ("follow", "poll")
-        sent = self.producers[kind == "send all"].send("t", value) if kind.startswith("send") else None
-        begun = self.begun(kind, value) if sent is None else wait_for(sent)
-        task = asyncio.ensure_future(begun)
+        try:
+            sent = self.producers[kind].send("t", value) if kind in self.producers else None
+        except BufferFullError:
+            self.withdrawn.add(value)
+            return
+        task = asyncio.ensure_future(self.begun(kind, value) if sent is None else wait_for(sent))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
@@ -106,7 +127,7 @@ async def work_through(folder: Path, given_steps: list[tuple[str, int]]) -> None
         work = Work(log, topic, await log.consumer("t", auto_offset_reset="earliest"))
         for number, (kind, turns) in enumerate(given_steps):
             await work.step(kind, b"%d" % number, turns)
-        for producer in work.producers:
+        for producer in work.producers.values():
             await producer.close()
         await work.check()
         await until(lambda: watcher.waiting == 0)
@@ -255,7 +276,7 @@ def test_threads_tasks_and_handles_do_not_grow(tmp_path: Path) -> None:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         assert len(asyncio.all_tasks()) == 1
-        await until(lambda: watcher.waiting == 0)
+        await until(lambda: watcher.remembered == 0)
 
     with commitlog.open(tmp_path / "log") as log:
         log.create_topic("t")
