@@ -312,8 +312,19 @@ async def test_a_consumer_of_a_failed_partition_waits_without_spinning(tmp_path:
     consumer = await log.consumer("t")
     waiting = asyncio.ensure_future(consumer.poll(600))
     await until(lambda: watcher.waiting == 1)
+    waits, wait = 0, consumer._wait
+
+    async def counted(seconds: float) -> None:
+        nonlocal waits
+        waits += 1
+        await wait(seconds)
+
+    consumer._wait = counted  # type: ignore[method-assign]
     topic.blocking.partition(0)._state.fail("a test")
-    await until(lambda: watcher.waiting == 1)  # again, for the other one
+    await until(lambda: waits > 0)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert waits == 1  # for the other partition
     await topic.append(b"v", partition=1)
     assert offsets(await waiting) == [0]
     assert isinstance(await outcome(log.close()), PartitionFailedError | None)

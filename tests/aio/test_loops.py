@@ -18,7 +18,7 @@ from commitlog.aio.watcher import watcher
 from commitlog.aio.workers import Workers, workers
 from commitlog.errors import ForkedError
 
-from .running import outcome
+from .running import outcome, until
 
 FOLLOW_UNTIL_TERMINATED = """
 import asyncio, signal, sys
@@ -148,6 +148,7 @@ def test_a_forked_child_may_use_workers_that_were_made_before(tmp_path: Path) ->
                 return await outcome(anext(aio.Partition(partition).follow(0)))
 
         assert asyncio.run(use()) == 3
+        asyncio.run(until(lambda: some._idle == 1))
         child = os.fork()
         if child == 0:
             fine = False

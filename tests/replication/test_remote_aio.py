@@ -119,6 +119,8 @@ async def test_a_follower_that_is_cancelled_again_and_again_has_one_request_at_t
             assert isinstance(await outcome(waiting), asyncio.CancelledError)
         partition.append(b"news")
         assert (await anext(following)).value == b"news"
+        asked = [one for one in node.asked if isinstance(one, Read) and one.max_wait_ms and not one.max_bytes]
+        assert len(asked) == 1
 
 
 @in_a_loop

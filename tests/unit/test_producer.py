@@ -808,3 +808,21 @@ def test_a_full_disk_fails_a_batch_that_is_older_than_the_delivery_timeout(
             producer.flush()
         assert isinstance(future.exception(), DiskFullError)
     producer.close()
+
+
+def test_flush_ends_although_others_go_on_sending(log: CommitLog) -> None:
+    log.create_topic("t")
+    sent = 0
+    with log.producer(acks="all", batch_size=1) as producer:
+
+        def send(*_: object) -> None:
+            """Send the next record when one is delivered: before that is forgotten."""
+            nonlocal sent
+            sent += 1
+            if sent < 5_000:
+                producer.send("t", b"v", on_delivery=send)
+
+        send()
+        producer.flush()
+        assert sent < 5_000
+        sent = 5_000

@@ -243,6 +243,12 @@ class Consumer(Positions):
             return GROUP_SECONDS
         return _NEVER if self._subscription is None else max(self._look_at - time.monotonic(), 0)
 
+    def has_in_memory(self, count: int) -> bool:
+        """Say whether the next `count` records to fetch were read from the files already."""
+        ready = (place for place in list(self._fetcher.places.values()) if not place.paused)
+        first = next(ready, None)
+        return first is not None and first.has_in_memory(count)
+
     def is_little_ahead(self, most_bytes: int) -> bool:
         """Say whether there is hardly anything to read, without a look at the files."""
         for place in list(self._fetcher.places.values()):

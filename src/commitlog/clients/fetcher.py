@@ -37,7 +37,10 @@ class Place:
     while records are returned one by one. NOWHERE is a position that is not known yet.
     """
 
-    __slots__ = ("_end", "_reset", "_rows", "fetched", "name", "partition", "paused", "position", "version")
+    __slots__ = (
+        "_end", "_in_memory", "_reset", "_rows", "fetched", "name", "partition", "paused", "position",
+        "version",
+    )  # fmt: skip
 
     def __init__(self, name: TopicPartition, partition: LogReader, position: int, reset: Reset) -> None:
         self.name = name
@@ -47,7 +50,7 @@ class Place:
         self.version = 0  # changes when records that were fetched must not be returned any more
         self._reset = reset
         self._rows: Iterator[ConsumerRecord] | None = None  # [fetched, _end), kept from poll to poll
-        self._end = position
+        self._end = self._in_memory = position
         if reset != "none":
             self._settle()  # "latest" means now
 
@@ -61,6 +64,15 @@ class Place:
         """Read again from `offset`, which was fetched already."""
         self.fetched = offset
         self._rows = None
+
+    def _have_read(self, end: int) -> None:
+        self._in_memory = end
+
+    def has_in_memory(self, count: int) -> bool:
+        """Say whether the next `count` records were read from the files already; if compaction has left
+        gaps, there may be fewer.
+        """
+        return self._rows is not None and self.fetched + count <= self._in_memory
 
     @property
     def is_at_end(self) -> bool:
@@ -79,7 +91,8 @@ class Place:
             try:
                 if rows is None:
                     self._end = self.partition.high_watermark
-                    rows = self.partition.consumer_records(self.name, self.fetched, self._end)
+                    bounds = self.fetched, self._end
+                    rows = self.partition.consumer_records(self.name, *bounds, self._have_read)
                 found.extend(islice(rows, limit))  # keeps what came before an error
             except CommitLogError as error:
                 problem = error

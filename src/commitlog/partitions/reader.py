@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -142,11 +142,24 @@ class LogReader:
         return chain.from_iterable(self._source.pieces(low, high, Segment.record_runs))
 
     def consumer_records(
-        self, name: TopicPartition, start: int | None = None, end: int | None = None
+        self,
+        name: TopicPartition,
+        start: int | None = None,
+        end: int | None = None,
+        have_read: Callable[[int], None] = lambda end: None,
     ) -> Iterator[ConsumerRecord]:
-        """Iterate over the records in [start, end) as a consumer gets them from the partition `name`."""
+        """Iterate over the records in [start, end) as a consumer gets them from the partition `name`.
+
+        have_read() is called whenever more has been read into memory, with the offset up to which it reaches.
+        """
+
+        def runs(segment: Segment, start: int, end: int) -> Iterator[tuple[Iterable[ConsumerRecord], int]]:
+            for records, after in segment.record_runs(start, end, name=name):
+                have_read(after)
+                yield records, after
+
         low, high = self._source.bounds(start, end)
-        return chain.from_iterable(self._source.pieces(low, high, partial(Segment.record_runs, name=name)))
+        return chain.from_iterable(self._source.pieces(low, high, runs))
 
     def batches(
         self, start: int | None = None, end: int | None = None, max_bytes: int | None = None
