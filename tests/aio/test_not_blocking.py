@@ -112,8 +112,11 @@ def test_files_are_checked_elsewhere_after_a_writer_came_and_went(
         monkeypatch.setattr(Recovery, "run", watch.watched(Recovery.run))
         async with aio.open(path, mode="r") as log:
             partition = (await log.topic("t"))[0]
-            following, consumer = partition.follow(1), await log.consumer("t", auto_offset_reset="latest")
-            for offset in (1, 2):
+            await asyncio.to_thread(write)  # while nobody waits
+            following = partition.follow(1)
+            assert (await anext(following)).offset == 1
+            consumer = await log.consumer("t", auto_offset_reset="latest")
+            for offset in (2, 3):
                 waiting = asyncio.ensure_future(anext(following))
                 polled = asyncio.ensure_future(consumer.poll(60))
                 await until(lambda: watcher.waiting == 2)
@@ -121,7 +124,7 @@ def test_files_are_checked_elsewhere_after_a_writer_came_and_went(
                 assert (await waiting).offset == offset
                 assert [one.offset for records in (await polled).values() for one in records] == [offset]
             await asyncio.to_thread(write)
-            assert (await anext(partition.follow(3))).offset == 3
+            assert (await anext(partition.follow(4))).offset == 4
             await asyncio.to_thread(write)
             waiting = asyncio.ensure_future(anext(partition.follow()))  # from now on
             await until(lambda: watcher.waiting == 1)

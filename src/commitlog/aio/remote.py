@@ -255,10 +255,8 @@ class _LongPoll:
             self._answer = None
             if isinstance(answer, Exception):
                 raise answer
-            if answer is None:
-                await self._workers.in_a_worker(
-                    lambda: self._partition.high_watermark
-                )  # says why, or retries
+            if answer is None:  # an ordinary request says why, or succeeds after some tries
+                await self._workers.in_a_worker(lambda: self._partition.high_watermark)
             elif answer:
                 return False
 
