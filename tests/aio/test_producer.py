@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import commitlog
 from commitlog import ClosedError, InvalidRecordError, UnknownTopicError, aio
 from commitlog.aio.producer import WaitingRecord
 from commitlog.clients.rate_limit import Throttle
@@ -467,3 +468,20 @@ async def test_a_full_disk_fails_records_after_their_own_delivery_timeout(
             assert {type(one) for one in found} == {DiskFullError}
         with pytest.raises(DiskFullError):
             await producer.flush()
+
+
+def test_records_that_waited_when_the_loop_ended_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def leave() -> commitlog.CommitLog:
+        log = await aio.open(tmp_path / "log")
+        await log.create_topic("t")
+        producer = log.producer(batch_size=1_000, buffer_memory=5_000, linger_ms=0)
+        Held(producer)
+        await fill(producer)
+        producer.send("t", b"late")
+        return log.blocking
+
+    log = asyncio.run(leave())
+    log.close()
+    assert "1 records that waited for room were not sent" in caplog.text

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 from commitlog.aio.partition import INLINE_BYTES
+from commitlog.aio.reading import INLINE
 from commitlog.aio.turns import give_way
 from commitlog.aio.watcher import watcher
 from commitlog.aio.workers import Job, Workers, end_of, finish, in_a_worker
@@ -230,7 +231,9 @@ class Consumer:
         """
         fetcher = self.blocking._fetcher
         limit = blocking.at_least_1("max_records", max_records, self.config.max_poll_records)
-        return await self._polled(timeout, lambda _: fetcher.records(limit), self.blocking._handed_over)
+        return await self._polled(
+            timeout, lambda _: fetcher.records(limit), self.blocking._handed_over, limit
+        )
 
     async def getmany(
         self, *, timeout_ms: float = 0, max_records: int | None = None
@@ -265,10 +268,12 @@ class Consumer:
         timeout: float,
         fetch: Callable[[int], dict[TopicPartition, Found]],
         hand_over: Callable[[dict[TopicPartition, Found]], Result],
+        count: int | None = None,
     ) -> Result:
         """Wait for records, and hand them over in the same step: a cancelled poll has lost none.
 
-        `fetch` is told how many times the usual number of records it may fetch.
+        `fetch` is told how many times the usual number of records it may fetch. `count` is that number; None
+        if it is not records that are fetched.
         """
         consumer = self.blocking
         self._check_open()
@@ -284,7 +289,7 @@ class Consumer:
                     self._check_open()
                     if consumer.has_duties:
                         await self._call(self._do_duties)
-                    found = await self._fetched(fetch)
+                    found = await self._fetched(fetch, count)
                     self._check_open()
                     left = deadline - self._loop.time()
                     if found or left <= 0:
@@ -303,7 +308,7 @@ class Consumer:
                 self.blocking._keep_up()
 
     async def _fetched(
-        self, fetch: Callable[[int], dict[TopicPartition, Found]]
+        self, fetch: Callable[[int], dict[TopicPartition, Found]], count: int | None
     ) -> dict[TopicPartition, Found]:
         """Fetch here what is in memory or has just arrived, and otherwise in the thread, as with a quota.
 
@@ -321,8 +326,9 @@ class Consumer:
                 found = fetch(times)
                 return found, {name: (places[name], places[name].version) for name in found}
 
+        is_little = count is not None and count <= INLINE and consumer.has_in_memory(count)
         is_quick = not consumer._fetcher.throttle.is_limited and (
-            consumer.has_in_memory(self.config.max_poll_records) or consumer.is_little_ahead(INLINE_BYTES)
+            is_little or consumer.is_little_ahead(INLINE_BYTES)
         )
         found, then = await (self._quick(fetched, 1) if is_quick else self._call(fetched, _IN_THE_THREAD))
         return {
@@ -455,7 +461,7 @@ class _Records:
         consumer = self._consumer.blocking
         limit = consumer.config.max_poll_records
         self._records = await self._consumer._polled(
-            self._timeout, lambda times: consumer._fetcher.records(times * limit), consumer._one_by_one
+            self._timeout, lambda times: consumer._fetcher.records(times * limit), consumer._one_by_one, limit
         )
         for record in self._records:
             return record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator
@@ -28,6 +29,7 @@ from commitlog.errors import BufferFullError, ClosedError
 from commitlog.record import Headers
 from commitlog.tasks import TaskHealth
 
+_logger = logging.getLogger("commitlog.aio")
 _RECORD_BYTES = 64  # counted besides key, value and headers
 
 
@@ -202,11 +204,8 @@ class LoopProducer(blocking.Producer):
         if topic not in self._waiting:
             found = workers.begin(partial(self._lane_of, topic))
             found.future.add_done_callback(lambda _: self._topic_was_found(topic, found))
-        size, send = (
-            len(value or b"") + len(key or b""),
-            partial(super()._send_bytes, topic, value, key, *rest),
-        )
-        return self._let_wait(topic, size, send, rest[-1])
+        size = len(value or b"") + len(key or b"")
+        return self._let_wait(topic, size, partial(super()._send_bytes, topic, value, key, *rest), rest[-1])
 
     def _add(
         self, lane: Accumulator, value: bytes | None, key: bytes | None, size: int, *rest: Any
@@ -282,6 +281,7 @@ class LoopProducer(blocking.Producer):
         try:
             pause = super()._work()
         except NotNow:
+            self._sync()  # what was appended before
             return retry
         return pause if all(done) else min(pause, retry)
 
@@ -359,6 +359,13 @@ class LoopProducer(blocking.Producer):
     def take_no_more(self) -> None:
         """Refuse new records; those that wait are still sent."""
         self._ending = True
+
+    def close(self) -> None:
+        """Deliver everything sent, and stop. If the event loop has ended, records that wait are not sent."""
+        super().close()
+        left = sum(not one.cancelled() for records in list(self._waiting.values()) for one in list(records))
+        if left and self._loop.is_closed():
+            _logger.error("%d records that waited for room were not sent: the event loop has ended", left)
 
 
 class Producer:
