@@ -12,7 +12,7 @@ from bench import Bench, best_of
 from report import Group, Line
 
 import commitlog
-from commitlog import Partition
+from commitlog import CommitLog, Partition
 from commitlog.batches.scan import check_batches
 
 SIZES = [1, 2, 10, 150, 1_000, 9_500]
@@ -27,9 +27,9 @@ def small_batches(bench: Bench) -> Iterator[Group]:
     for size in SIZES:
         with bench.scratch("small batches") as path, commitlog.open(path) as log:
             config = commitlog.TopicConfig(**engine.WRITTEN)
-            partition = log.create_topic("t", config=config).partition(0)
+            partition = log.create_topic(engine.TOPIC, config=config).partition(0)
             fill(bench, partition, records if size > 1 else records // 5, size)
-            for name, seconds in readings(partition).items():
+            for name, seconds in readings(log, partition).items():
                 found.setdefault(name, []).append((size, partition.next_offset / seconds))
     for name, rates in found.items():
         lines = [
@@ -42,7 +42,7 @@ def small_batches(bench: Bench) -> Iterator[Group]:
                 rate >= ARROW_GOAL if judged else None,
             )
             for size, rate in rates
-            for judged in [name.startswith("to_") and size == 150]
+            for judged in [name.endswith(("arrow()", "reader()")) and size == 150]
         ]
         yield Group("small_batches", name, lines, "ratio: to the largest batches")
 
@@ -58,7 +58,7 @@ def fill(bench: Bench, partition: Partition, records: int, size: int) -> None:
     partition.sync()
 
 
-def readings(partition: Partition) -> dict[str, float]:
+def readings(log: CommitLog, partition: Partition) -> dict[str, float]:
     """Return the seconds that each way of reading everything takes."""
     segments = partition.segments
 
@@ -67,10 +67,17 @@ def readings(partition: Partition) -> dict[str, float]:
             end, damage, _ = check_batches(segment.path, 0, segment.size_bytes, segment.base_offset)
             assert damage is None, end
 
+    def poll() -> None:
+        with log.consumer(engine.TOPIC) as consumer:
+            left = partition.next_offset
+            while left:
+                left -= sum(table.num_rows for table in consumer.poll_arrow().values())
+
     ways: dict[str, Callable[[], object]] = {
         "records()": lambda: deque(partition.records(), maxlen=0),
         "to_arrow()": partition.to_arrow,
         "to_reader()": lambda: deque(partition.to_reader(), maxlen=0),
+        "poll_arrow()": poll,
         "the check of recovery": check,
     }
     return best_of(ROUNDS, {name: partial(timed, way) for name, way in ways.items()})

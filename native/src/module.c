@@ -4,11 +4,12 @@
 #include "append.h"
 #include "batches.h"
 #include "checksum.h"
+#include "keys.h"
 #include "objects.h"
 #include "send.h"
 #include "strings.h"
 
-#define INTERFACE 1 /* commitlog/speedups.py has the same number; it grows when what a function here takes, returns or
+#define INTERFACE 2 /* commitlog/speedups.py has the same number; it grows when what a function here takes, returns or
                      * knows of Python's objects changes */
 
 static const Crc32cWay *ways;
@@ -53,6 +54,7 @@ static PyMethodDef methods[] = {
     {"crc32c_ways", crc32c_ways, METH_O, "Return the crc32c of data by each way that this processor knows."},
     {"crc32c_many", FAST(crc32c_many), METH_FASTCALL, "Return the crc32c of each of many parts of a buffer."},
     {"batch_starts", FAST(batch_starts), METH_FASTCALL, "Return where batches start that follow one another."},
+    {"divide_by_key", FAST(divide_by_key), METH_FASTCALL, "Divide the columns of a batch by the hashes of its keys."},
     {"join_parts", FAST(join_parts), METH_FASTCALL, "Return many parts of a buffer, one after another."},
     {"pack_strings", pack_strings, METH_O, "Return the lengths and the bytes of a list of byte strings."},
     {"read_ones", FAST(read_ones), METH_FASTCALL, "Return the records of batches of one record."},

@@ -73,12 +73,11 @@ class CommitLog:
     ) -> None:
         self.path = path
         self.config = config
-        self._shared = shared
         self._catalog = catalog
         self._lock = lock  # None in mode "r"
         self._refusal: CommitLogError | None = None
-        mode: Mode = "r" if lock is None else "shared" if shared else "w"
-        self._topics = TopicSet(catalog, path, config, mode, self._check_open, Steps(progress))
+        self.mode: Mode = "r" if lock is None else "shared" if shared else "w"
+        self._topics = TopicSet(catalog, path, config, self.mode, self._check_open, Steps(progress))
         self._housekeeper = Maintenance(self._topics.partitions, config)
         self._topics.wake_flusher_with(self._housekeeper.wake)
         self._groups = Groups(path, self, self._topics.counts, self._open_offsets)
@@ -138,7 +137,7 @@ class CommitLog:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<CommitLog {self.path} mode={'r' if self._lock is None else 'w'}>"
+        return f"<CommitLog {self.path} mode={self.mode}>"
 
     @property
     def log_id(self) -> str | None:
@@ -154,14 +153,14 @@ class CommitLog:
         From then on, checkpoints and staged files of the original are refused.
         """
         self._check_writable()
-        if self._shared:
+        if self.mode == "shared":
             raise ConfigError("mode", "shared", "open the log with mode='w' to give it another id")
         return self._catalog.renew_id()
 
     @property
     def exclusive(self) -> bool:
         """Whether this process is the only writer."""
-        return self._lock is not None and not self._shared
+        return self.mode == "w"
 
     # --- topics
 
@@ -364,8 +363,7 @@ class CommitLog:
         In mode "r" they cover the state of partitions and groups, but not what is written.
         """
         self._check_open()
-        mode: Literal["r", "w"] = "r" if self._lock is None else "w"
-        return gathered(self.path, mode, self._topics, self._groups, self.health())
+        return gathered(self.path, self.mode, self._topics, self._groups, self.health())
 
     def release_removed(self) -> None:
         """Unmap the files of removed segments, which free their disk space only then.
@@ -428,7 +426,7 @@ class CommitLog:
                 problem = problem or error
         if problem is not None:
             raise problem
-        if clean and self._lock is not None and not self._shared:
+        if clean and self.mode == "w" and self._lock is not None:
             self._catalog.leave_clean_marker()
         _logger.info("%s is closed", self.path)
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from commitlog.errors import ClosedError, UnknownTopicError
 from commitlog.groups.admin import GroupDescription, Groups
@@ -15,7 +15,7 @@ from commitlog.maintenance import Health
 from commitlog.partitions.counters import PartitionMetrics
 from commitlog.partitions.reader import LogReader
 from commitlog.partitions.recovery import RecoveryReport
-from commitlog.topics.topic_set import TopicSet
+from commitlog.topics.topic_set import Mode, TopicSet
 
 _logger = logging.getLogger("commitlog.groups")
 
@@ -38,7 +38,7 @@ class LogMetrics:
     """A log at one moment. Counters start when this process opens the log, and cover this process only."""
 
     path: str
-    mode: Literal["r", "w"]
+    mode: Mode
     partitions: tuple[PartitionMetrics, ...]
     groups: tuple[GroupDescription, ...]
     segments_mapped: int
@@ -50,9 +50,7 @@ class LogMetrics:
         return asdict(self)
 
 
-def gathered(
-    path: str, mode: Literal["r", "w"], topics: TopicSet, groups: Groups, health: Health
-) -> LogMetrics:
+def gathered(path: str, mode: Mode, topics: TopicSet, groups: Groups, health: Health) -> LogMetrics:
     """Collect the metrics of a log from its parts."""
     return LogMetrics(
         path=path,

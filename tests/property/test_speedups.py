@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from crc32c import crc32c
 from helpers import encoded, map_tails, stored
 from hypothesis import example, given
@@ -34,9 +35,12 @@ from commitlog import (
     RecordFuture,
     TopicConfig,
     speedups,
+    topic,
 )
 from commitlog.batches import columns, format, runs, single
 from commitlog.partitions.page import StatePage
+from commitlog.topics import partitioner
+from commitlog.topics.partitioner import HashPartitioner
 from property import strategies
 
 REQUIRED = os.environ.get("COMMITLOG_REQUIRE_SPEEDUPS") == "1"
@@ -539,6 +543,61 @@ def test_byte_strings_are_packed_the_same(items: list[Any], as_tuple: bool) -> N
     assert packed(columns.pack_bytes) == packed(columns.pure_pack_bytes)
 
 
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def divided(keys: Any, given_columns: list[Any], partitions: int, chooser: Any) -> list[Any]:
+    parts = topic.divide(given_columns, keys, chooser, partitions)
+    return [
+        (part.number, [column and list(column) for column in part.columns], part.rows and part.rows())
+        for part in parts
+    ]
+
+
+def slow_chooser() -> HashPartitioner:
+    return HashPartitioner(xxhash.xxh3_64_intdigest, partitioner.xxhash_many)
+
+
+@given(
+    st.lists(st.one_of(st.binary(max_size=300), odd), min_size=1, max_size=40),
+    st.sampled_from([1, 2, 4, 7, 1000, 65_536, 70_000]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_records_are_divided_the_same(keys: list[Any], partitions: int, as_tuple: bool, timed: bool) -> None:
+    values = [b"%d" % row for row in range(len(keys))]
+    given_columns = [values, tuple(keys) if as_tuple else keys, None, range(len(keys)) if timed else None]
+    found, expected = (
+        outcome(divided, keys, given_columns, partitions, chooser)
+        for chooser in (partitioner.make_partitioner("xxhash"), slow_chooser())
+    )
+    assert found == expected
+
+
+def test_a_key_of_every_length_is_hashed_the_same() -> None:
+    keys = [os.urandom(length) for length in range(400) for _ in range(5)]
+    rows = [number.to_bytes(2) for number in range(len(keys))]
+    found = native.divide_by_key(keys, [rows], 65_536, xxhash.xxh3_64_intdigest)
+    numbers = {row: number for number, (share,) in found for row in share}
+    assert [numbers[row] for row in rows] == [xxhash.xxh3_64_intdigest(key) % 65_536 for key in keys]
+
+
+def test_columns_that_change_while_a_long_key_is_hashed_are_left_to_python() -> None:
+    keys, values = [b"k" * 200] * 3, [b"v"] * 3
+
+    def shorten(key: bytes) -> int:
+        del values[1:]
+        return 0
+
+    assert native.divide_by_key(keys, [values], 2, shorten) is None
+
+    def shorten_keys(key: bytes) -> int:
+        del keys[1:]
+        return 0
+
+    assert native.divide_by_key(keys, [[b"v"] * 3], 2, shorten_keys) is None
+
+
 # --- misuse --------------------------------------------------------------------------------------
 
 
@@ -562,6 +621,11 @@ def test_byte_strings_are_packed_the_same(items: list[Any], as_tuple: bool) -> N
         (lambda: native.join_parts(b"1234", np.array([0]), np.array([5])), ValueError),
         (lambda: native.join_parts(b"1234", np.array([0]), "text"), TypeError),
         (lambda: native.batch_starts(b"", None, 0), TypeError),
+        (lambda: native.divide_by_key([b"k"], [[b"v"]], "4", hash), TypeError),
+        (lambda: native.divide_by_key([b"k"], [[b"v"]], 4), TypeError),
+        (lambda: native.divide_by_key([b"k" * 129], [[b"v"]], 4, len(b"no function")), TypeError),
+        (lambda: native.divide_by_key([b"k" * 129], [[b"v"]], 4, lambda key: -1), OverflowError),
+        (lambda: native.divide_by_key([b"k" * 129], [[b"v"]], 4, bytes), TypeError),
         (lambda: native.single_append(print, print, None, int, -1, 0), TypeError),
         (lambda: native.single_append(print, print, None, 5, 0, 0), TypeError),
         (lambda: native.single_append(print, print, None, int, 0, 0)(b"v"), AttributeError),
@@ -632,7 +696,7 @@ def test_a_function_that_the_garbage_collector_has_cleared_raises(kind: str) -> 
 def test_no_call_keeps_memory_or_its_buffer(mapped: Partition, log: CommitLog) -> None:
     append, log_producer = mapped.append, log.producer(linger_ms=60_000, batch_size=10_000)
     send, log_topic = log_producer.send, mapped.name.rpartition("-")[0]
-    raw = bytearray(RUN + one(b"", None, 0, 0, 50, 0)[:-1] + b"\xff")
+    raw, hash_long = bytearray(RUN + one(b"", None, 0, 0, 50, 0)[:-1] + b"\xff"), xxhash.xxh3_64_intdigest
     before = None
     for turn in range(20):
         for _ in range(2_000):
@@ -650,6 +714,9 @@ def test_no_call_keeps_memory_or_its_buffer(mapped: Partition, log: CommitLog) -
             outcome(send, log_topic, b"value", 5)
             native.pack_strings([b"a", b"bc"] * 20)
             native.pack_strings((b"a", 5))
+            native.divide_by_key([b"a", b"b" * 200] * 3, [[b"v"] * 6, None], 3, hash_long)
+            native.divide_by_key([b"a", None], [[b"v"] * 2], 3, hash_long)
+            outcome(native.divide_by_key, [b"a", b"b" * 200], [[b"v"] * 2], 3, len(raw))
         gc.collect()
         if turn == 5:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

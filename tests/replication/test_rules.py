@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from commitlog.config import TopicConfig
 from commitlog.errors import (
     ClusterTooLargeError,
     CommitLogError,
@@ -25,6 +26,7 @@ from commitlog.errors import (
 )
 from commitlog.ids import new_id
 from commitlog.record import TopicPartition
+from commitlog.replication import rules
 from commitlog.replication.cluster import ClusterState, PartitionState, TopicState
 from commitlog.replication.commands import (
     AddPartitions,
@@ -582,6 +584,18 @@ def test_deletions_that_wait_for_a_member_for_ever_do_not_fill_the_state() -> No
         state = deleted(state, name)
     assert 500 < len(state.deleted) < 2000
     assert list(state.deleted.values())[-1].name.endswith("t3999")
+
+
+def test_settings_with_which_the_state_could_not_be_sent_any_more_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = created(cluster(3), "t", 1, 3, {})
+    monkeypatch.setattr(rules, "MOST_TOPICS_BYTES", 0)
+    with pytest.raises(ClusterTooLargeError):
+        apply(state, AlterTopic("t", {"retention_ms": 1_000}))
+    large = replace(state, topics={"t": replace(state.topics["t"], config={"retention_ms": 1_000})})
+    smaller = apply(large, AlterTopic("t", {"retention_ms": TopicConfig().retention_ms}))
+    assert smaller.topics["t"].config == {}
 
 
 def test_a_topic_with_which_the_state_could_not_be_sent_any_more_is_refused() -> None:

@@ -242,6 +242,12 @@ def test_recovery_is_added_up(log_path: Path) -> None:
     assert (recovery.segments_checked, recovery.bytes_cut) == (2, 8)
 
 
+def test_a_shared_log_says_that_it_is_shared(log_path: Path) -> None:
+    with commitlog.open(log_path, mode="shared") as log:
+        assert (log.metrics().mode, log.mode) == ("shared", "shared")
+        assert repr(log) == f"<CommitLog {log_path} mode=shared>"
+
+
 def test_a_reader_tells_where_partitions_and_groups_stand(log: CommitLog, small: Partition) -> None:
     fill(small, 50)
     log.commit_offsets("billing", {TopicPartition("orders-eu", 0): 10})

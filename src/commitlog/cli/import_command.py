@@ -156,4 +156,4 @@ class Import:
         if self._partition is not None:
             return [(self._partition, None)]
         numbers = numbers_of(rows, self._topic, self._by_key)
-        return rows_of(numbers) if rows.num_rows else []
+        return [*rows_of(numbers)] if rows.num_rows else []

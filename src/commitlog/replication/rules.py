@@ -316,7 +316,8 @@ def _alter_topic(state: ClusterState, command: AlterTopic) -> ClusterState:
         return state
     altered = _changed(replace(topic, config=settings), _settling(state.nodes), state.version + 1)
     growth = _topic_bytes(name, altered) - _topic_bytes(name, topic)
-    return _with_topic(state, name, altered, growth)
+    after = _with_topic(state, name, altered, growth)
+    return _sized(name, after) if growth > 0 else after
 
 
 def _delete_topic(state: ClusterState, command: DeleteTopic) -> ClusterState:

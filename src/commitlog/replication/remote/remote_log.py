@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from commitlog.config import TopicConfig
@@ -15,7 +15,7 @@ from commitlog.replication.remote.router import Deadline, ReadFrom, Router
 from commitlog.replication.transports.opener import split_address
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
-from commitlog.topic import PartitionedTopic, check_key, encode_rows
+from commitlog.topic import PartitionedTopic, check_key, encode_part
 
 
 class RemoteLog:
@@ -173,9 +173,11 @@ class RemoteTopic(PartitionedTopic[RemotePartition]):
         All records are checked before any is sent. Each partition appends its share all or nothing; an error
         between two partitions leaves the first one's share appended.
         """
-        columns = [None if column is None else list(column) for column in (values, keys, headers, timestamps)]
-        shares = self._shares(columns, partition)
-        encoded = [(number, encode_rows(self.partition(number), columns, rows)) for number, rows in shares]
+        columns: list[Sequence[Any] | None] = [
+            None if column is None else list(column) for column in (values, keys, headers, timestamps)
+        ]
+        parts = self._parts(columns, partition)
+        encoded = [(part.number, encode_part(self.partition(part.number), part)) for part in parts]
         return {
             number: self.partition(number).append_encoded(batches, sync=sync, acks=acks)
             for number, batches in encoded
