@@ -57,14 +57,14 @@ def idle(path: Path, seconds: float) -> list[Line]:
     async def wait() -> tuple[float, int]:
         async with aio.open(path, mode="r") as log:
             partition = (await log.topic(engine.TOPIC))[0]
-            before = threading.active_count()
+            before = set(threading.enumerate())
             tasks = [asyncio.ensure_future(anext(partition.follow())) for _ in range(IDLE_FOLLOWERS)]
             while watcher.waiting < IDLE_FOLLOWERS:
                 await asyncio.sleep(0.01)
             start, used = monotonic(), process_time()
             await asyncio.sleep(seconds)
             share = (process_time() - used) / (monotonic() - start)
-            threads = threading.active_count() - before
+            threads = len(set(threading.enumerate()) - before)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
