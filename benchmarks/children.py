@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
-from time import monotonic_ns
+from time import monotonic_ns, sleep
 
 import data
 import engine
@@ -139,6 +139,17 @@ def receive_from_kafka(address: str, topic: str, count: str) -> None:
     print(json.dumps(taken))
 
 
+def append_times(path: str, count: str, milliseconds: str) -> None:
+    """Append records that hold the time, one after another, and wait for the end."""
+    log, partition = engine.reopen(Path(path), "w")
+    print("ready", flush=True)
+    for _ in range(int(count)):
+        partition.append(b"%d" % monotonic_ns())
+        sleep(int(milliseconds) / 1000)
+    signal.pause()
+    log.close()
+
+
 def pool() -> list[data.Batch]:
     """Make batches of a megabyte: 1,000-byte values."""
     return data.make("pool", 16_000, 1000, 1000, batch_records=1000).batches
@@ -187,6 +198,7 @@ if __name__ == "__main__":
         "scan": scan_and_watch,
         "compact": compact_and_watch,
         "receive": receive,
+        "append-times": append_times,
         "receive-from-kafka": receive_from_kafka,
         "fill": fill_until_killed,
         "grow": grow_and_watch,

@@ -27,6 +27,7 @@ import compaction
 import compare
 import counting
 import curves
+import event_loops
 import growth
 import killed
 import latencies
@@ -77,6 +78,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group | Curve]]] = {
     "growth": growth.growth,
     "consumer": clients.consumer,
     "latency": clients.latency,
+    "asyncio": event_loops.event_loops,
     "compaction": compaction.compaction,
     "compaction_memory": compaction.compaction_memory,
     "replication": replicating.replication,

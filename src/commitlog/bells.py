@@ -74,10 +74,13 @@ class Bells:
 
 
 class Listener(Signal):
-    """A signal that is also set, for the thread that waits, when a bell is rung."""
+    """A signal that is also set, for the thread that waits, when a bell is rung. It sleeps for at most
+    `longest_sleep` seconds while it listens to bells.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, longest_sleep: float = LONGEST_SLEEP) -> None:
         super().__init__()
+        self._longest_sleep = longest_sleep
         self._heard: dict[Bell, tuple[int, int]] = {}
         self._own = ctypes.c_uint32(0)  # 1 once the signal is set
 
@@ -102,10 +105,12 @@ class Listener(Signal):
         super().clear()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the signal is set or a bell is rung; False after `timeout` seconds, and after
-        LONGEST_SLEEP at the latest.
+        """Wait until the signal is set or a bell is rung; False after `timeout` seconds, and after the
+        longest sleep.
         """
         if not self._heard or self.is_set():
             return super().wait(timeout)
         words = [(ctypes.addressof(self._own), 0), *self._heard.values()]
-        return futex.wait(words, LONGEST_SLEEP if timeout is None else min(timeout, LONGEST_SLEEP))
+        return futex.wait(
+            words, self._longest_sleep if timeout is None else min(timeout, self._longest_sleep)
+        )

@@ -9,7 +9,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from commitlog.batches.staged import StagedFile
 from commitlog.clients.consumer import Consumer
@@ -50,6 +50,7 @@ from commitlog.topics.catalog import Catalog
 from commitlog.topics.topic_set import Mode, TopicSet, abandon
 
 _logger = logging.getLogger("commitlog.log")
+AnyProducer = TypeVar("AnyProducer", bound=Producer)
 _open_logs: weakref.WeakSet[CommitLog] = weakref.WeakSet()
 
 
@@ -209,9 +210,13 @@ class CommitLog:
 
     def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
         """Return a producer with the settings of ProducerConfig."""
+        return self.producer_of(Producer, settings)
+
+    def producer_of(self, kind: type[AnyProducer], settings: Mapping[str, Any]) -> AnyProducer:
+        """Return a producer of a subclass."""
         self._check_writable()
         config = ProducerConfig.of(settings)
-        producer = Producer(self, config, Throttle(self._quotas.meter(config.client_id, "produce")))
+        producer = kind(self, config, Throttle(self._quotas.meter(config.client_id, "produce")))
         self._clients.add(producer)
         return producer
 

@@ -32,6 +32,7 @@ from commitlog.partitions.shortener import Shortener
 from commitlog.partitions.slices import ReplicaSlice
 from commitlog.partitions.sources import PageSource
 from commitlog.partitions.state import LogState
+from commitlog.partitions.state import now_ms as clock_ms
 from commitlog.partitions.syncer import Syncer
 from commitlog.progress import Progress, Steps
 from commitlog.record import ArrowData, Buffer, Headers
@@ -219,7 +220,7 @@ class Partition(LogReader):
         if self.writable:
             self._state.ring_with(bell())
         if isinstance(self._log_source, PageSource):
-            self._log_source.bell = bell
+            self._log_source.find_bell = bell
 
     # --- appending
 
@@ -280,6 +281,19 @@ class Partition(LogReader):
     def append_encoded(self, batches: tuple[EncodedBatch, ...], *, sync: bool = False) -> range:
         """Append what encode() returned, all or nothing, and return the offsets."""
         return self._appender.append_encoded(batches, sync=sync)
+
+    def appends_at_once(self, size_bytes: int, *, numbered: bool = False) -> bool:
+        """Say whether an append of this size waits for nobody now, and opens and creates no file; `numbered`
+        says whether it carries a producer's sequence.
+        """
+        state = self._state
+        writer = state.writer
+        return (
+            not state.lock.locked()
+            and not writer.resting
+            and (state.tells_of_producers or not numbered)
+            and writer.has_room(size_bytes, state.next_offset, clock_ms())
+        )
 
     def roll(self) -> None:
         """Seal the active segment, unless it is empty, and start another."""

@@ -107,6 +107,11 @@ class Segment:
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset} {self.size_bytes} bytes, {self.path}>"
 
+    def unread_bytes(self, offset: int) -> int | None:
+        """Return the bytes after the last read, if that ended at `offset`."""
+        after, position = self._read_to
+        return self.size_bytes - position if after == offset else None
+
     # --- handles
 
     def release(self) -> None:

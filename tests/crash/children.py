@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import random
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import commitlog
-from commitlog import DiskFullError, Partition, files
+from commitlog import DiskFullError, Partition, aio, files
 
 # --- starting them
 
@@ -140,6 +141,18 @@ WRITERS: dict[str, Callable[[Partition, Progress, random.Random], None]] = {
 }
 
 
+async def send_until_killed(log: aio.CommitLog, progress: Progress, chance: random.Random) -> None:
+    """Send from an event loop, some records at a time; what was awaited is acknowledged."""
+    producers = [log.producer(linger_ms=0), log.producer(linger_ms=1), log.producer(linger_ms=0, acks="all")]
+    while True:
+        start, producer = progress.get("next"), chance.choice(producers)
+        end = start + chance.randint(1, 50)
+        places = await asyncio.gather(*(producer.send("t", value_of(offset)) for offset in range(start, end)))
+        assert [place.offset for place in places] == list(range(start, end))
+        progress.set("next", end)
+
+
+KINDS = (*WRITERS, "asyncio")
 SEGMENT_BYTES = {"batches": 64 * 1024, "everything": 64 * 1024, "tail": 1024 * 1024}
 
 
@@ -155,6 +168,8 @@ def write(path: str, progress_path: str, kind: str, seed: str) -> None:
         topic = log.topic("t") if "t" in log.topics() else log.create_topic("t", config=config)
         partition = topic.partition(0)
         print("ready", flush=True)
+        if kind == "asyncio":
+            asyncio.run(send_until_killed(aio.CommitLog(log), progress, chance))
         while True:
             WRITERS[kind](partition, progress, chance)
 

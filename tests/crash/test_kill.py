@@ -17,7 +17,7 @@ from commitlog import Record
 from commitlog.partitions import sources
 
 from . import zygote
-from .children import WRITERS, Progress, read_value
+from .children import KINDS, Progress, read_value
 
 ROUNDS = 1_100 if SOAK else 4
 MANY = {"rolls": 300}  # records: a log that has more makes room for a new one
@@ -64,7 +64,7 @@ def check(partition: Any, progress: Progress) -> list[Record]:
     return records
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_acknowledged_is_lost_and_nothing_torn_is_served(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,8 @@ import commitlog
 from commitlog.spark import find_java
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SERVERS = {"web_app"}  # tests/aio/test_web_app.py runs it
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem not in SERVERS)
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -45,6 +46,7 @@ NOT_RUN = {
     r"python -m commitlog": "tests/cli runs the command so",
     r"commitlog ui .*": "serves until it is ended; tests/ui runs it",
     r"python tools/screenshots\.py": "makes the pictures of docs/ui.md anew",
+    r"(python examples/web_app\.py|curl) .*": "serves until it is ended; tests/aio/test_web_app.py runs it",
     r"python examples/spark_pipeline/run\.py.*": "tests/spark/test_pipeline.py runs it, and kills it",
 }
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

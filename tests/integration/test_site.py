@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from types import ModuleType
 import pytest
 
 import commitlog
+import commitlog.aio
 import commitlog.replication
 import commitlog.spark
 import commitlog.testing
@@ -72,9 +74,17 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     pages += (site / "configuration.html").read_text()
     found = set(re.findall(r'id="([\w.]+)"', pages))
     last = {name.rpartition(".")[2] for name in found} | set(re.findall(r"<h2[^>]*>(\w+Config)<", pages))
-    for module in (commitlog, commitlog.replication, commitlog.spark, commitlog.testing):
+    for module in (commitlog, commitlog.aio, commitlog.replication, commitlog.spark, commitlog.testing):
         missing = set(module.__all__) - last - {"CONTROLLER"}
         assert not missing, module.__name__
+
+
+def test_the_search_finds_asyncio(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    found = {
+        one["location"].partition("#")[0] for one in index["docs"] if "asyncio" in one["title"] + one["text"]
+    }
+    assert {"howto/asyncio.html", "api/aio.html", "examples/web_app.html"} <= found
 
 
 def test_the_methods_of_a_partition_are_in_the_reference(site: Path) -> None:

@@ -674,3 +674,17 @@ def test_a_wait_is_not_ended_by_what_is_paused(three: list[Place]) -> None:
 
     fetcher_of(*three).wait(1_000_000, ended)
     assert len(asked) == 3
+
+
+def test_the_records_of_a_batch_are_in_memory_once_one_was_read(partition: Partition) -> None:
+    for _ in range(2):
+        partition.append_many([b"v" * 1_000] * 100)  # too large to be joined
+    place = place_in(partition)
+    assert not place.has_in_memory(1)
+    place.records(10)
+    assert place.has_in_memory(90)
+    place.records(85)
+    assert place.has_in_memory(5)
+    assert not place.has_in_memory(6)
+    place.seek(20)
+    assert not place.has_in_memory(1)

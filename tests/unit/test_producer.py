@@ -771,3 +771,58 @@ def test_what_was_sent_is_delivered_though_ctrl_c_comes_while_the_log_is_closed(
         log.close()
     with commitlog.open(log_path, mode="r") as reading:
         assert [record.value for record in reading.topic("one").partition(0).records()] == [b"sent"]
+
+
+def test_a_throttled_producer_leaves_full_batches_to_their_time(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic("t")
+    with log.producer(linger_ms=60_000) as producer:
+        producer.send("t", b"v")
+        lane = producer._lanes["t"]
+        with producer._lock:
+            producer._close_batch(lane)
+        producer._opened = False
+        with monkeypatch.context() as patch:
+            patch.setattr(producer._throttle, "seconds_left", lambda: 0.25)
+            assert producer._work() > 0
+            assert lane.ready
+        producer._work()
+        assert not lane.ready
+
+
+def test_a_full_disk_fails_a_batch_that_is_older_than_the_delivery_timeout(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = log.create_topic("t").partition(0)
+
+    def append(*_: object) -> None:
+        raise DiskFullError("a file", "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partition, "append_encoded", append)
+        producer = log.producer(linger_ms=60_000, delivery_timeout_ms=120_000)
+        future = producer.send("t", b"v")
+        producer._filling["t"].created -= 120  # it has waited behind others
+        with pytest.raises(DiskFullError):
+            producer.flush()
+        assert isinstance(future.exception(), DiskFullError)
+    producer.close()
+
+
+def test_flush_ends_although_others_go_on_sending(log: CommitLog) -> None:
+    log.create_topic("t")
+    sent = 0
+    with log.producer(acks="all", batch_size=1) as producer:
+
+        def send(*_: object) -> None:
+            """Send the next record when one is delivered: before that is forgotten."""
+            nonlocal sent
+            sent += 1
+            if sent < 5_000:
+                producer.send("t", b"v", on_delivery=send)
+
+        send()
+        producer.flush()
+        assert sent < 5_000
+        sent = 5_000

@@ -31,6 +31,10 @@ class Written(NamedTuple):
     leader_epoch: int
 
 
+class NotNow(BaseException):
+    """The disk is full, and the caller does not want to wait; what was not appended stays ready."""
+
+
 class _Unfinished(NamedTuple):
     """A partly appended batch: what is still to be appended, and the outcome of the rest."""
 
@@ -54,6 +58,7 @@ class Accumulator:
         self.topic = topic
         self.ready: deque[ProducerBatch] = deque()  # closed batches to append, in order
         self.closing = False  # then there are no more retries
+        self.waits = True  # for room on a full disk; otherwise append_ready() raises NotNow
         self._config = config
         self._producer_id = producer_id
         self._throttle = throttle
@@ -90,6 +95,16 @@ class Accumulator:
                 else:
                     self.ready.popleft()
 
+    def append_ready_if_free(self) -> bool:
+        """Append the ready batches, unless another thread is appending: then returns False."""
+        if not self._appending.acquire(blocking=False):
+            return False
+        try:
+            self.append_ready()
+        finally:
+            self._appending.release()
+        return True
+
     def _append(self, batch: ProducerBatch) -> None:
         """Append a batch, share by share; the futures of its records report failures."""
         topic = self.topic
@@ -120,11 +135,11 @@ class Accumulator:
 
     def _append_share(self, unfinished: _Unfinished) -> None:
         """Append the share of one partition; it is halved if it does not fit into a segment."""
-        _, table, places, shares = unfinished
+        batch, table, places, shares = unfinished
         number, rows = places[0]
         sequence, self._in_doubt = self._sequences.get(number, 0), False
         try:
-            share, after = self._appended_share(table, number, rows, sequence)
+            share, after = self._appended_share(batch, table, number, rows, sequence)
         except BatchTooLargeError as error:
             each = rows or list(range(len(table[0])))
             if len(each) > 1:
@@ -145,7 +160,7 @@ class Accumulator:
         del places[0]
 
     def _appended_share(
-        self, table: Table, number: int, rows: list[int] | None, sequence: int
+        self, batch: ProducerBatch, table: Table, number: int, rows: list[int] | None, sequence: int
     ) -> tuple[Share, int]:
         """Append to a partition; returns the share with its offset, and the next sequence number."""
         producer = (self._producer_id, 0, sequence) if self._config.enable_idempotence else NO_PRODUCER
@@ -153,21 +168,22 @@ class Accumulator:
         epoch = target.leader_epoch  # before the append: the leader may change at any time
         columns = table if rows is None else _picked(table, rows)
         batches = encode(*columns, self._current_rules(), time.time_ns() // 1_000_000, producer)
-        first = self._append_and_retry(target, batches)
+        first = self._append_and_retry(target, batches, batch.created)
         self._throttle.take(totals(batches)[0])  # the sender waits for it later, without a lock
         return Share(number, rows, first, None, epoch), (sequence + batches[0].span) % SEQUENCES
 
-    def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...]) -> int:
-        """Append; while the disk is full, retry for delivery_timeout_ms."""
-        deadline = time.monotonic() + self._config.delivery_timeout_ms / 1000
+    def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...], created: float) -> int:
+        """Append; while the disk is full, retry until the batch is older than delivery_timeout_ms."""
         while True:
             try:
                 self._in_doubt = not self._config.enable_idempotence  # otherwise duplicates are recognized
                 return target.append_encoded(batches).start
             except DiskFullError:
-                self._in_doubt = False
-                if time.monotonic() >= deadline or self.closing:
+                self._in_doubt, age = False, time.monotonic() - created
+                if age >= self._config.delivery_timeout_ms / 1000 or self.closing:
                     raise
+                if not self.waits:
+                    raise NotNow from None
                 time.sleep(self._config.retry_backoff_ms / 1000)
 
     def _current_rules(self) -> Rules:

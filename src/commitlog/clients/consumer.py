@@ -6,10 +6,11 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from commitlog.batches.batch import RecordBatch
-from commitlog.clients.fetcher import NOWHERE, Fetcher, Place
+from commitlog.clients.fetcher import GROUP_SECONDS, NOWHERE, Fetcher, Place
 from commitlog.clients.positions import Positions
 from commitlog.clients.rate_limit import Throttle
 from commitlog.clients.session import GroupSession, OnCommit, RebalanceListener
@@ -161,7 +162,7 @@ class Consumer(Positions):
 
         Rebalances happen inside poll(), so it must be called at least every max_poll_interval_ms.
         """
-        limit = _at_least_1("max_records", max_records, self.config.max_poll_records)
+        limit = at_least_1("max_records", max_records, self.config.max_poll_records)
         with self._used():
             self._check_usable()
             return self._handed_over(self._poll(timeout, lambda: self._fetcher.records(limit)))
@@ -170,7 +171,7 @@ class Consumer(Positions):
         self, timeout: float = 0.0, max_bytes: int | None = None
     ) -> dict[TopicPartition, list[RecordBatch]]:
         """Return columnar batches, of fetch_max_bytes or just above; see poll()."""
-        limit = _at_least_1("max_bytes", max_bytes, self.config.fetch_max_bytes)
+        limit = at_least_1("max_bytes", max_bytes, self.config.fetch_max_bytes)
         with self._used():
             self._check_usable()
             return self._handed_over(self._poll(timeout, lambda: self._fetcher.batches(limit)))
@@ -228,6 +229,41 @@ class Consumer(Positions):
         self._fetcher.drop([name])
         self._begin([name])
 
+    @property
+    def has_duties(self) -> bool:
+        """Whether the next poll() has more to do than to fetch: for the group, or to find topics again."""
+        each_time = self._session is not None and self._session.commits_at_each_poll
+        gone = any(place.partition.closed for place in list(self._fetcher.places.values()))
+        return each_time or gone or self._must_stop_waiting()
+
+    @property
+    def seconds_to_duties(self) -> float:
+        """How long a poll() may wait before it has more to do; a change of a group has to be looked for."""
+        if self._session is not None:
+            return GROUP_SECONDS
+        return _NEVER if self._subscription is None else max(self._look_at - time.monotonic(), 0)
+
+    def has_in_memory(self, count: int) -> bool:
+        """Say whether the next `count` records to fetch were read from the files already."""
+        ready = (place for place in list(self._fetcher.places.values()) if not place.paused)
+        first = next(ready, None)
+        return first is not None and first.has_in_memory(count)
+
+    def is_little_ahead(self, most_bytes: int) -> bool:
+        """Say whether there is hardly anything to read, without a look at the files."""
+        for place in list(self._fetcher.places.values()):
+            if place.paused:
+                continue
+            if not place.partition.is_at_hand:
+                return False
+            if place.partition.high_watermark == place.fetched:
+                continue
+            size = place.partition.known_bytes_after(place.fetched)
+            if size is None or size > most_bytes:
+                return False
+            most_bytes -= size
+        return True
+
     def _must_stop_waiting(self) -> bool:
         if self._session is not None:
             return self._closing or self._session.must_keep_up
@@ -254,24 +290,17 @@ class Consumer(Positions):
                 with self._used():
                     self._check_usable()
                     found = self._poll(timeout, lambda: self._fetcher.records(limit))
-                places = [self._fetcher.places[name] for name in found]
-                # seek(), pause() and a rebalance change the version: then the rest is dropped
-                fetched = [(place, place.version, found[place.name]) for place in places]
+                records = self._one_by_one(found)
             if not found:
                 return
-            for one in fetched:
-                yield from self._one_by_one(*one)
+            yield from records
 
-    def _one_by_one(
-        self, place: Place, version: int, records: list[ConsumerRecord]
-    ) -> Iterator[ConsumerRecord]:
-        for record in records:
-            if place.version != version:
-                return
-            place.position = record.offset + 1
-            yield record
-        if place.version == version:
-            place.position = place.fetched  # past offsets that compaction removed
+    def _one_by_one(self, found: dict[TopicPartition, list[ConsumerRecord]]) -> Iterator[ConsumerRecord]:
+        """Return fetched records; each counts as read from then on. The lock is held by the caller."""
+        places = [self._fetcher.places[name] for name in found]
+        # seek(), pause() and a rebalance change the version: then the rest is dropped
+        fetched = [(place, place.version, found[place.name]) for place in places]
+        return chain.from_iterable(starmap(_returned, fetched))
 
     # --- committing
 
@@ -353,6 +382,16 @@ class Consumer(Positions):
                     self._session.stop()
 
 
+def _returned(place: Place, version: int, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+    for record in records:
+        if place.version != version:
+            return
+        place.position = record.offset + 1
+        yield record
+    if place.version == version:
+        place.position = place.fetched  # past offsets that compaction removed
+
+
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
@@ -360,7 +399,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise ConfigError("pattern", pattern, f"is not a regular expression: {problem}") from None
 
 
-def _at_least_1(name: str, given: int | None, default: int) -> int:
+def at_least_1(name: str, given: int | None, default: int) -> int:
+    """Return a limit, which must be a positive integer."""
     limit = default if given is None else given
     if not isinstance(limit, int) or limit < 1:
         raise ConfigError(name, given, "must be a positive integer")

@@ -28,8 +28,8 @@ Reset = Literal["earliest", "latest", "none"]
 Item = TypeVar("Item")
 
 NOWHERE = -1
+GROUP_SECONDS = 0.02  # an append ends a wait, but changes of a group have to be polled
 _MANY = 2_000  # measured: from here on it pays to make records that the garbage collector does not visit
-_GROUP_SECONDS = 0.02  # an append ends a wait, but changes of a group have to be polled
 
 
 def take_records(found: list[ConsumerRecord], rows: Iterator[ConsumerRecord], limit: int) -> None:
@@ -47,7 +47,10 @@ class Place:
     while records are returned one by one. NOWHERE is a position that is not known yet.
     """
 
-    __slots__ = ("_end", "_reset", "_rows", "fetched", "name", "partition", "paused", "position", "version")
+    __slots__ = (
+        "_end", "_in_memory", "_reset", "_rows", "fetched", "name", "partition", "paused", "position",
+        "version",
+    )  # fmt: skip
 
     def __init__(self, name: TopicPartition, partition: LogReader, position: int, reset: Reset) -> None:
         self.name = name
@@ -57,7 +60,7 @@ class Place:
         self.version = 0  # changes when records that were fetched must not be returned any more
         self._reset = reset
         self._rows: Iterator[ConsumerRecord] | None = None  # [fetched, _end), kept from poll to poll
-        self._end = position
+        self._end = self._in_memory = position
         if reset != "none":
             self._settle()  # "latest" means now
 
@@ -71,6 +74,15 @@ class Place:
         """Read again from `offset`, which was fetched already."""
         self.fetched = offset
         self._rows = None
+
+    def _have_read(self, end: int) -> None:
+        self._in_memory = end
+
+    def has_in_memory(self, count: int) -> bool:
+        """Say whether the next `count` records were read from the files already; if compaction has left
+        gaps, there may be fewer.
+        """
+        return self._rows is not None and self.fetched + count <= self._in_memory
 
     @property
     def is_at_end(self) -> bool:
@@ -89,7 +101,8 @@ class Place:
             try:
                 if rows is None:
                     self._end = self.partition.high_watermark
-                    rows = self.partition.consumer_records(self.name, self.fetched, self._end)
+                    bounds = self.fetched, self._end
+                    rows = self.partition.consumer_records(self.name, *bounds, self._have_read)
                 take_records(found, rows, limit)
             except CommitLogError as error:
                 problem = error
@@ -263,7 +276,7 @@ class Fetcher:
         """
         slow_down = self.throttle.seconds_left()
         if slow_down > 0:
-            self.event.wait(min(slow_down, seconds, _GROUP_SECONDS))
+            self.event.wait(min(slow_down, seconds, GROUP_SECONDS))
             return
         waiting = [place for place in self.places.values() if not place.paused]
         watched: list[Place] = []
@@ -286,7 +299,7 @@ class Fetcher:
             now = time.monotonic()
             if now >= deadline:
                 return
-            pause = _GROUP_SECONDS if notified else look_again_after(now - began)
+            pause = GROUP_SECONDS if notified else look_again_after(now - began)
             if self.event.wait(min(pause, deadline - now)):
                 if self.event.is_set() or not all(place.is_at_end for place in waiting):
                     self._pause = FIRST_PAUSE

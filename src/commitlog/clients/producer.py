@@ -73,6 +73,7 @@ class Producer:
         self._closed = self._forked = False
         self._opened = False  # whether a batch was opened since the thread last looked
         self._resting = True  # whether the thread sleeps until it is woken
+        self._appends_each = config.linger_ms == 0
         if native is not None and type(self).send is _SEND:
             self.send = native.fast_send(  # type: ignore[method-assign]
                 self.send, self._filling, self._settle, RecordFuture, globals()
@@ -138,9 +139,20 @@ class Producer:
         with self._lock:
             if self._filling.get(batch.topic) is batch:
                 self._close_batch(lane)
+        self._append_full(lane, batch)
+        return batch.row_of(ticket) is not None
+
+    def _append_all(self, lane: Accumulator) -> None:
+        """Append what is ready, in flush(); others may go on sending meanwhile."""
+        ready = list(lane.ready)
+        lane.append_ready(
+            ready[-1] if ready else None
+        )  # if there is none, it waits for a thread that appends
+
+    def _append_full(self, lane: Accumulator, batch: ProducerBatch) -> None:
+        """Append a batch that is full, and wait as a quota demands."""
         lane.append_ready(batch)
         self._throttle.wait()
-        return batch.row_of(ticket) is not None
 
     def _send(
         self,
@@ -152,17 +164,46 @@ class Producer:
         timestamp: int | None,
         on_delivery: Callback | None,
     ) -> RecordFuture:
-        """Send a record of any kind, under the lock."""
+        """Send a record of any kind."""
         self._check_not_forked()
-        lane = self._lanes.get(topic) or self._lane_of(topic)
         if self.config.key_serializer is not None:
             key = self.config.key_serializer(key)
         if self.config.value_serializer is not None:
             value = self.config.value_serializer(value)
-        value, key, size = _checked(lane.topic, value, key, headers, partition)
+        value, key = _as_bytes(value, "value"), _as_bytes(key, "key")
         if timestamp is not None and not _is_timestamp(timestamp):
             reason = f"timestamp must be milliseconds since the epoch, not {timestamp!r:.80}"
             raise InvalidRecordError(0, reason)
+        return self._send_bytes(topic, value, key, headers, partition, timestamp, on_delivery)
+
+    def _send_bytes(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: Callback | None,
+    ) -> RecordFuture:
+        """Send a record that is serialized."""
+        lane = self._lanes.get(topic) or self._lane_of(topic)
+        size = _checked_size(lane.topic, value, key, headers, partition)
+        return self._add(lane, value, key, size, headers, partition, timestamp, on_delivery)
+
+    def _add(
+        self,
+        lane: Accumulator,
+        value: bytes | None,
+        key: bytes | None,
+        size: int,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: Callback | None,
+    ) -> RecordFuture:
+        """Add a record that was checked to the open batch of its topic, under the lock."""
+        topic = lane.topic.name
         if topic not in self._filling:
             self._wait_for_room()
         future = RecordFuture()
@@ -170,7 +211,7 @@ class Producer:
             batch = self._filling.get(topic) or self._open_batch(lane, size)
             moment = now() if timestamp is None else timestamp
             ticket = batch.add(value, key, moment, size, headers, partition, on_delivery)
-        if ticket >= batch.limit or self.config.linger_ms == 0:
+        if ticket >= batch.limit or self._appends_each:
             self._settle(batch, ticket)
         future._delivery, future._ticket = batch, ticket
         return future
@@ -217,6 +258,10 @@ class Producer:
             self._task.wake()
         else:
             self._end(delivery)
+            self._room_was_made()
+
+    def _room_was_made(self) -> None:
+        """Called after records have left the producer's buffer."""
 
     def _end(self, delivery: ProducerBatch) -> None:
         error = delivery.end()
@@ -246,10 +291,12 @@ class Producer:
             waits = [max(batch.created + linger - began, throttled) for batch in self._filling.values()]
             rest = self._resting = not waits and not self._opened
             self._opened = False
-        for lane in lanes if rest else due:  # at rest, also batches that Ctrl-C left behind
+        for lane in lanes if rest and not throttled else due:  # at rest, also what Ctrl-C left behind
             lane.append_ready()
         self._sync()
-        return _IDLE_SECONDS if rest else min([max(linger, throttled), _IDLE_SECONDS, *waits])
+        if rest and not throttled:
+            return _IDLE_SECONDS
+        return min([max(linger, throttled), _IDLE_SECONDS, *waits])
 
     def _sync(self) -> None:
         """Wait until appended batches are durable; batches in the same partition share one sync."""
@@ -268,6 +315,7 @@ class Producer:
                 self._unsynced.popleft()
                 self._unsynced_bytes -= one.delivery.size_bytes
                 self._ended.notify_all()
+            self._room_was_made()
 
     def health(self) -> tuple[TaskHealth, ...]:
         """Return the health of the background thread."""
@@ -294,14 +342,15 @@ class Producer:
         for lane in list(self._lanes.values()):
             with self._lock:
                 self._close_batch(lane)
-            lane.append_ready()
+            self._append_all(lane)
         if self._task.stopped:  # Ctrl-C ended close()
             self._task.stop()
             self._sync()
         else:
             self._task.wake()
-            with self._ended.mutex:
-                self._ended.wait_for(lambda: not self._unsynced)
+            with self._ended.mutex:  # others may go on sending
+                last = self._unsynced[-1] if self._unsynced else None
+                self._ended.wait_for(lambda: last not in self._unsynced)
         self._throttle.wait()
         lost, self._lost = self._lost, None
         if lost is not None:
@@ -331,11 +380,10 @@ class Producer:
 _SEND = Producer.send  # a test may replace it, to see what is sent
 
 
-def _checked(
-    topic: Topic, value: Any, key: Any, headers: Headers | None, partition: int | None
-) -> tuple[bytes | None, bytes | None, int]:
-    """Return value and key as immutable bytes, and the record's size; refuse an invalid record."""
-    value, key = _as_bytes(value, "value"), _as_bytes(key, "key")
+def _checked_size(
+    topic: Topic, value: bytes | None, key: bytes | None, headers: Headers | None, partition: int | None
+) -> int:
+    """Return the size of a record; refuse one that the topic cannot take."""
     if partition is not None:
         topic.partition(partition)
     if key is None and topic.config.compacts:
@@ -346,7 +394,7 @@ def _checked(
         size += len(packed.names.blob) + len(packed.values.blob)
     if size > topic.config.max_message_bytes:
         raise RecordTooLargeError(0, size, topic.config.max_message_bytes)
-    return value, key, size
+    return size
 
 
 def _is_timestamp(given: Any) -> bool:

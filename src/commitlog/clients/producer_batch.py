@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from commitlog.batches.columns import Int64s
 from commitlog.errors import DeliveryTimeoutError
 from commitlog.record import Headers
 from commitlog.tasks import Condition
+
+if TYPE_CHECKING:
+    import asyncio
 
 _RECORD_BYTES = 64  # counted towards batch_size and buffer_memory besides key and value
 _FIELDS = 4  # of a record in ProducerBatch.records: value, key, moment, ticket
@@ -35,6 +38,7 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
+_metadata = partial(tuple.__new__, RecordMetadata)  # measured: half of what calling it takes
 Acks = Literal[0, 1, "all"]
 Callback = Callable[[RecordMetadata | None, Exception | None], None]
 # values, keys (None: there are none), headers (None: none) and timestamps of records
@@ -73,9 +77,9 @@ class ProducerBatch:
     """
 
     __slots__ = (
-        "_acks", "_batch_size", "_callbacks", "_charged_bytes", "_count", "_ended", "_headers",
+        "_acks", "_awaited", "_batch_size", "_callbacks", "_charged_bytes", "_count", "_ended", "_headers",
         "_partitions", "_rows", "_shares", "_tickets", "_times", "_waiting", "created", "done",
-        "has_given_times", "keyed_bytes", "limit", "records", "small_bytes", "tickets", "topic",
+        "has_given_times", "keyed_bytes", "limit", "loop", "records", "small_bytes", "tickets", "topic",
         "unkeyed_bytes",
     )  # fmt: skip
 
@@ -98,12 +102,14 @@ class ProducerBatch:
         self._rows: dict[int, int] | None = None
         self._times: Int64s | None = None
         self.has_given_times = False
+        self.loop: asyncio.AbstractEventLoop | None = None  # of the sender, if it is one
         # by ticket, because most records have none of these
         self._headers: dict[int, Headers] = {}
         self._partitions: dict[int, int] = {}
         self._callbacks: dict[int, Callback] = {}
         self._shares: list[Share] = []
         self._waiting: list[Callable[[], object]] = []  # callbacks for the end
+        self._awaited: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         self._set_limit()
 
     # --- open: for all of this, the producer's lock is held
@@ -163,6 +169,11 @@ class ProducerBatch:
         return bool(self._tickets)
 
     @property
+    def is_unanswered(self) -> bool:
+        """Whether nobody waits for the outcome: acks=0."""
+        return self._acks == 0
+
+    @property
     def is_appended(self) -> bool:
         """Whether the append has ended, successfully or not."""
         return bool(self._shares)
@@ -212,11 +223,21 @@ class ProducerBatch:
             self.done = True
             self._ended.notify_all()
             waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            call_logged(call, self.topic)
-        for ticket, callback in self._callbacks.items():
-            call_logged(partial(callback, *self.outcome(ticket)), self.topic)
+            awaited, self._awaited = self._awaited, {}
+        for loop, futures in awaited.items():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_release, futures)
+        self._call(waiting)
+        self._call([partial(callback, *self.outcome(ticket)) for ticket, callback in self._callbacks.items()])
         return next((share.error for share in self._shares if share.error is not None), None)
+
+    def _call(self, calls: list[Callable[[], object]]) -> None:
+        """Call an application's callbacks: in the event loop of the sender, if it is one."""
+        if calls and self.loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: they are called here
+                self.loop.call_soon_threadsafe(_call_all, calls, self.topic)
+                return
+        _call_all(calls, self.topic)
 
     # --- outcome
 
@@ -244,13 +265,14 @@ class ProducerBatch:
             if rows is None or (place < len(rows) and rows[place] == row):
                 if error is not None:
                     return None, error
-                return RecordMetadata(self.topic, number, base_offset + place, self._timestamp(ticket)), None
+                assert self._times is not None
+                return _metadata((self.topic, number, base_offset + place, self._times.item(row))), None
         raise AssertionError("a record without a share")
 
     def _timestamp(self, ticket: int) -> int:
         records, times = self.records, self._times
         if times is not None:
-            return int(times[self._row(ticket)])
+            return times.item(self._row(ticket))
         # with acks=0 the caller may ask before the batch is appended
         return _milliseconds(records[records[3::_FIELDS].index(ticket) * _FIELDS + 2])
 
@@ -262,12 +284,31 @@ class ProducerBatch:
                 return
         call_logged(call, self.topic)
 
+    def awaiting(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Return a future of the batch's end; all coroutines of an event loop are woken by one call."""
+        future = loop.create_future()
+        with self._ended.mutex:
+            if self.done:
+                future.set_result(None)
+            else:
+                self._awaited.setdefault(loop, []).append(future)
+        return future
+
     def wait(self, timeout: float | None) -> bool:
         """Wait until the batch is done; False if it is not after `timeout` seconds."""
         if not self.done:
+            self._check_may_wait()
             with self._ended.mutex:
                 return self._ended.wait_for(lambda: self.done, timeout)
         return True
+
+    def _check_may_wait(self) -> None:
+        """Raise InvalidStateError in the event loop of the sender, which would wait for itself."""
+        if self.loop is not None:
+            import asyncio
+
+            if asyncio._get_running_loop() is self.loop:
+                raise asyncio.InvalidStateError("the record is on its way: await the future")
 
 
 def call_logged(call: Callable[[], object], topic: str) -> None:
@@ -276,6 +317,17 @@ def call_logged(call: Callable[[], object], topic: str) -> None:
         call()
     except Exception:
         _logger.exception("a delivery callback of %s failed", topic)
+
+
+def _call_all(calls: list[Callable[[], object]], topic: str) -> None:
+    for call in calls:
+        call_logged(call, topic)
+
+
+def _release(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():  # cancelled
+            future.set_result(None)
 
 
 def _milliseconds(moment: float | int) -> int:
@@ -319,27 +371,33 @@ class RecordFuture:
         return self._outcome(timeout)[1]
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
-        """Call `callback` with this future when it is done: now, or in the thread that completes it."""
+        """Call `callback` with this future when it is done: now, or in the thread that completes it, or in
+        the event loop of the sender.
+        """
         self._delivery.when_done(partial(callback, self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        if not self._delivery.done:
+        delivery = self._delivery
+        if not delivery.done or delivery.is_unanswered:
             import asyncio
 
-            loop = asyncio.get_running_loop()
-            waiter: asyncio.Future[None] = loop.create_future()
+            try:
+                if delivery.done:
+                    yield  # let others run
+                else:
+                    yield from delivery.awaiting(delivery.loop or asyncio.get_running_loop())
+            except asyncio.CancelledError as cancelled:
+                cancelled.add_note("The record was sent: await its future again to see what became of it.")
+                raise
+        metadata, error = delivery.outcome(self._ticket)
+        if error is not None:
+            raise error
+        assert metadata is not None
+        return metadata
 
-            def wake() -> None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(go_on)
-
-            def go_on() -> None:
-                if not waiter.done():  # cancelled
-                    waiter.set_result(None)
-
-            self._delivery.when_done(wake)
-            yield from waiter
-        return self.result()
+    def cancelled(self) -> bool:
+        """Return False: a record that was sent is delivered, or fails, even if nobody waits for it."""
+        return False
 
     def _outcome(self, timeout: float | None) -> tuple[RecordMetadata | None, Exception | None]:
         if not self._delivery.wait(timeout):

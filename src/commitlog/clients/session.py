@@ -95,6 +95,11 @@ class GroupSession:
             self._call_back()
 
     @property
+    def commits_at_each_poll(self) -> bool:
+        """Whether each poll() commits at its start."""
+        return self._config.enable_auto_commit and self._config.auto_commit_interval_ms == 0
+
+    @property
     def must_keep_up(self) -> bool:
         """Whether keep_up() has something to do."""
         # with an interval of 0 each poll() commits at its start, and positions do not move while it waits

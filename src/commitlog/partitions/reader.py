@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from commitlog import notebook
 from commitlog.batches.batch import RecordBatch
-from commitlog.errors import CorruptionError, OffsetOutOfRangeError
+from commitlog.bells import Bell
+from commitlog.errors import CommitLogError, CorruptionError, OffsetOutOfRangeError
 from commitlog.partitions.counters import PartitionMetrics
 from commitlog.partitions.latest import Latest, LatestBuilder
 from commitlog.partitions.layout import Layout, batch_start, bytes_between, offset_after_bytes
@@ -66,6 +67,20 @@ class LogReader:
         """Whether the partition is closed, for instance because its topic was deleted."""
         return self._source.closed
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more records will arrive: it is closed, has failed, or belongs to a forked parent."""
+        return self._source.has_ended
+
+    def check_goes_on(self) -> None:
+        """Raise the reason why no more records will arrive, if there is one."""
+        self._source.check_goes_on()
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether its offsets and segments are known without a look at the files, or a request."""
+        return self._source.is_at_hand
+
     def watch(self, signal: Signal) -> bool:
         """Set `signal` at each append, until unwatch(); False if appends can only be polled for."""
         return self._source.watch(signal)
@@ -73,6 +88,21 @@ class LogReader:
     def unwatch(self, signal: Signal) -> None:
         """Stop setting `signal`."""
         self._source.unwatch(signal)
+
+    def bell(self) -> Bell | None:
+        """Return the bell that another process rings at each append; None if there is none."""
+        return self._source.bell()
+
+    def known_bytes_after(self, offset: int) -> int | None:
+        """Return the stored bytes from `offset` to the end, if the last read ended there; otherwise None,
+        because one would have to look at the files.
+        """
+        if not self.is_at_hand:
+            return None
+        try:
+            return self._source.layout().segments[-1].unread_bytes(offset)
+        except CommitLogError:  # it is on another machine, or gone
+            return None
 
     # --- reading
 
@@ -112,11 +142,24 @@ class LogReader:
         return chain.from_iterable(self._source.pieces(low, high, Segment.record_runs))
 
     def consumer_records(
-        self, name: TopicPartition, start: int | None = None, end: int | None = None
+        self,
+        name: TopicPartition,
+        start: int | None = None,
+        end: int | None = None,
+        have_read: Callable[[int], None] = lambda end: None,
     ) -> Iterator[ConsumerRecord]:
-        """Iterate over the records in [start, end) as a consumer gets them from the partition `name`."""
+        """Iterate over the records in [start, end) as a consumer gets them from the partition `name`.
+
+        have_read() is called whenever more has been read into memory, with the offset up to which it reaches.
+        """
+
+        def runs(segment: Segment, start: int, end: int) -> Iterator[tuple[Iterable[ConsumerRecord], int]]:
+            for records, after in segment.record_runs(start, end, name=name):
+                have_read(after)
+                yield records, after
+
         low, high = self._source.bounds(start, end)
-        return chain.from_iterable(self._source.pieces(low, high, partial(Segment.record_runs, name=name)))
+        return chain.from_iterable(self._source.pieces(low, high, runs))
 
     def batches(
         self, start: int | None = None, end: int | None = None, max_bytes: int | None = None

@@ -49,6 +49,17 @@ class Source(Protocol):
         """Whether it is closed, for instance because its topic was deleted."""
 
     @property
+    def has_ended(self) -> bool:
+        """Whether no more records will arrive here."""
+
+    def check_goes_on(self) -> None:
+        """Raise the reason why no more records will arrive here, if there is one."""
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether the offsets and the list of segments are in memory, and up to date."""
+
+    @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
 
@@ -99,6 +110,9 @@ class Source(Protocol):
     def unwatch(self, signal: Signal) -> None:
         """Stop setting `signal`."""
 
+    def bell(self) -> Bell | None:
+        """Return the bell that another process rings at each append; None if there is none."""
+
 
 class LocalSource:
     """Reads segments in local files, and goes on if they are replaced meanwhile."""
@@ -119,6 +133,20 @@ class LocalSource:
         """Return the segments as they are now."""
         raise NotImplementedError
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more records will arrive here."""
+        return self.closed
+
+    def check_goes_on(self) -> None:
+        """Raise the reason why no more records will arrive here, if there is one."""
+        self.check_open()
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether the offsets and the list of segments are in memory, and up to date."""
+        return True
+
     def check_open(self) -> None:
         """Raise ClosedError once it is closed."""
         if self.closed:
@@ -130,6 +158,10 @@ class LocalSource:
 
     def unwatch(self, signal: Signal) -> None:
         """Do nothing."""
+
+    def bell(self) -> Bell | None:
+        """Return None: nobody rings one."""
+        return None
 
     def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
         """Return [start, end) with defaults, cut at the high watermark; OffsetOutOfRangeError if outside."""
@@ -240,7 +272,7 @@ class PageSource(LocalSource):
         # without a writer: start, next, durable, high watermark and clean offset; and what the page said then
         self._settled: tuple[int, int, int, int, int] | None = None
         self._settled_at: tuple[int, int] | None = None
-        self.bell: Callable[[], Bell | None] = lambda: None  # what the writer rings, if readers need not poll
+        self.find_bell: Callable[[], Bell | None] = lambda: None
 
     def open(self, steps: Steps | None = None) -> None:
         """Check the files, and report the progress to `steps`."""
@@ -310,6 +342,14 @@ class PageSource(LocalSource):
             if page.base_offset == last.base_offset:
                 last.size_bytes = max(last.size_bytes, page.end_position)
             return self._known
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether nothing has changed that would have to be looked for in the files. Takes no lock."""
+        page, known = self._page, self._known
+        if self._settled is not None:
+            return page is None or _version(page) == self._settled_at
+        return page is not None and known is not None and known.generation == page.generation
 
     def _replace_layout(self, layout: Layout) -> None:
         """Replace the segments; unmap the old ones, because a map keeps the blocks of a removed file."""
@@ -413,7 +453,7 @@ class PageSource(LocalSource):
 
     def watch(self, signal: Signal) -> bool:
         """Let the writer's next append end a wait for `signal`; False if appends can only be polled for."""
-        bell = self.bell()
+        bell = self.find_bell()
         if bell is None or not isinstance(signal, Listener):
             return False
         signal.hear(bell)
@@ -423,6 +463,10 @@ class PageSource(LocalSource):
         """Stop listening to the writer's bell, and to all others."""
         if isinstance(signal, Listener):
             signal.ignore_bells()
+
+    def bell(self) -> Bell | None:
+        """Return the bell that the writer rings at each append; None if readers have to poll."""
+        return self.find_bell()
 
     # --- unmapping the page while nobody reads
 

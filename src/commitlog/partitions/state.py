@@ -127,6 +127,16 @@ class LogState(LocalSource):
 
     # --- as a source for readers
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more records will arrive here."""
+        return self.closed or self.ended_by is not None or self.inherited
+
+    def check_goes_on(self) -> None:
+        """Raise the reason why no more records will arrive here, if there is one."""
+        self.check_open()
+        self.check_writable()
+
     def layout(self) -> Layout:
         """Return the segments as they are now."""
         return self.segments

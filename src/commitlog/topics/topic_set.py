@@ -115,6 +115,8 @@ class TopicSet:
 
     def find(self, name: str) -> Topic:
         """Return a topic; UnknownTopicError if it does not exist."""
+        if self._mode == "w" and (known := self._topics.get(name)) is not None:
+            return known  # only this process changes them: no lock, which others may hold for long
         with self.mutex:
             entry = self._catalog.entry(name)
             if entry is None:

@@ -201,11 +201,38 @@ class RemoteSource:
     def unwatch(self, signal: Signal) -> None:
         """Do nothing: watch() watches nothing."""
 
-    closed = False
+    def bell(self) -> None:
+        """Return None: no bell can be heard from another machine."""
+
+    def ask_when_readable(self, offset: int, answered: Callable[[bool | None], None]) -> None:
+        """Call `answered` in another thread: with True once `offset` can be read, with False after some time,
+        with None if no node said so, and an ordinary request has to show why. This call does not wait for it.
+        """
+        router, any_replica = self.router, self.any_replica
+        router.check_open()
+        deadline = router.deadline()
+        address, _ = router.place_of(self.topic_partition, self.topic_id, deadline, any_replica=any_replica)
+        if address is None:
+            answered(None)
+            return
+
+        def tell(answer: Message | None) -> None:
+            if isinstance(answer, ReadBatches):
+                self._seen = max(self._seen, answer.high_watermark)
+                answered(answer.high_watermark > offset)
+            else:
+                answered(None)
+
+        message = Read(self.topic_partition, self.topic_id, offset, 0, _LONG_POLL_MS, any_replica)
+        router.ask_and_go(address, message, _LONG_POLL_MS + _GRACE_MS, tell)
+
+    closed = has_ended = is_at_hand = False
 
     def check_open(self) -> None:
         """Raise ClosedError once the log is closed."""
         self.router.check_open()
+
+    check_goes_on = check_open
 
 
 class RemotePartition(LogReader):
@@ -228,6 +255,16 @@ class RemotePartition(LogReader):
         return f"<RemotePartition {self.name}>"
 
     # --- reading
+
+    def readable_range(self) -> tuple[int, int]:
+        """Return the first offset that may be read, and the one at which readers stop, in one request."""
+        return self._remote.bounds(None, None)
+
+    def ask_when_readable(self, offset: int, answered: Callable[[bool | None], None]) -> None:
+        """Call `answered` in another thread: with True once `offset` can be read, with False after some time,
+        with None if no node said so, and an ordinary request has to show why. This call does not wait for it.
+        """
+        self._remote.ask_when_readable(offset, answered)
 
     def get(self, offset: int) -> Record | None:
         """Return the record at `offset`; None if compaction removed it."""

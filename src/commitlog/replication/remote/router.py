@@ -118,8 +118,14 @@ class Router:
     def ask_soon(self, address: str, message: Message, timeout_ms: int) -> Pending:
         """Send a request, and return its pending answer."""
         pending = Pending()
-        self._transport.request(address, message, pending, timeout_ms)
+        self.ask_and_go(address, message, timeout_ms, pending)
         return pending
+
+    def ask_and_go(
+        self, address: str, message: Message, timeout_ms: int, answered: Callable[[Message | None], None]
+    ) -> None:
+        """Send a request; `answered` is called with the answer, or None, in another thread."""
+        self._transport.request(address, message, answered, timeout_ms)
 
     def why_not(self, address: str, otherwise: CommitLogError) -> CommitLogError:
         """Return why a node did not answer, if that is known."""
