@@ -7,7 +7,7 @@
 
 Kafka and Spark's connector for it are fetched by Maven once, into a cache. Kafka runs as one node on
 loopback, with the heap and the collector of its own start script; its clients are used as they come, and
-tuned for throughput. Where Maven, Java, confluent-kafka or pyspark is missing, the table says so.
+tuned for throughput. Where Maven, Java, a client or pyspark is missing, the table says so.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ CLIENT_ROWS: dict[str, Callable[[Run], Iterator[Row]]] = {
     "produce_1": partial(kafka_clients.produce, partitions=1),
     "produce_4": partial(kafka_clients.produce, partitions=4),
     "produce_synced": partial(kafka_clients.produce, partitions=1, acks="all"),
+    "produce_awaited": kafka_clients.produce_awaited,
     "consume": kafka_clients.consume,
     "latency": kafka_clients.latency,
     "compaction": kafka_clients.compact,
@@ -128,8 +129,9 @@ def started(options: argparse.Namespace, root: Path, stack: ExitStack) -> Run:
     """Start Kafka, or find out why not."""
     bench = Bench(root, quick=options.quick)
     try:
-        if find_spec("confluent_kafka") is None:
-            raise NotMeasuredError("confluent-kafka is not installed")
+        for name in ("confluent-kafka", "aiokafka"):
+            if find_spec(name.replace("-", "_")) is None:
+                raise NotMeasuredError(f"{name} is not installed")
         kafka_node.find_java()
         jars = kafka_node.broker_jars(options.cache)
         node = stack.enter_context(kafka_node.running(jars, root / "kafka"))

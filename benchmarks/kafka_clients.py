@@ -1,13 +1,15 @@
 """The rows of clients beside Kafka's: produce, consume, latency, compaction and size on disk.
 
-Kafka is used through confluent-kafka, the fastest client that Python has.
+Kafka is used through confluent-kafka, the fastest client that Python has, and in an event loop through
+aiokafka.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic, monotonic_ns, sleep
@@ -22,6 +24,7 @@ from limits import child
 from report import OURS
 
 import commitlog
+from commitlog import aio
 
 # librdkafka's defaults stop fetching for a second once 100,000 messages wait, so tuned clients fetch ahead.
 PRODUCER = {
@@ -35,6 +38,7 @@ CONSUMER = {
 }  # fmt: skip
 PROMPT = {"linger.ms": 0, "socket.nagle.disable": True}
 POLL_RECORDS = 500
+TASKS = 100
 CLEANER_SECONDS = 600
 SILENCE_SECONDS = 60
 WARM_UP = 100  # records whose latency is not counted
@@ -169,6 +173,68 @@ def consumer(run: Run, settings: Mapping[str, Any]) -> Any:
 
     own = {"group.id": "benchmark", "enable.auto.commit": False, "auto.offset.reset": "error"}
     return Consumer(run.kafka.client({**own, **settings}))
+
+
+# --- produce in an event loop --------------------------------------------------------------------
+
+
+def produce_awaited(run: Run) -> Iterator[Row]:
+    """Send from many tasks of an event loop, each of which awaits its record before it sends the next."""
+    records = run.size(100_000, 10_000)
+    batches = data.make("awaited", records, 90, 90).batches
+    expected = content_of(pairs_of(batches))
+    turns = run.in_turns(
+        run.contenders(
+            partial(awaited_ours, run, batches, expected),
+            partial(awaited_kafka, run, batches, {"max_batch_size": 1 << 20}, expected, TUNED),
+            partial(awaited_kafka, run, batches, {}, expected, DEFAULT),
+        )
+    )
+    work = f"`await producer.send()` from {TASKS} tasks, 1 partition"
+    note = "Neither lingers, and neither is synced. Kafka is used through aiokafka, with acks=1."
+    yield run.row("produce_awaited", work, "rec/s", turns, records, note)
+
+
+def awaited_ours(run: Run, batches: list[Batch], expected: Content) -> Taken:
+    async def work() -> None:
+        async with aio.CommitLog(log).producer(linger_ms=0) as producer:
+            await await_all(partial(producer.send, engine.TOPIC), batches)
+
+    with run.bench.scratch("awaited") as path, commitlog.open(path) as log:
+        topic = log.create_topic(engine.TOPIC, 1, engine.WRITTEN)
+        taken = run.taken(lambda: asyncio.run(work()), kafka=False)
+        found = content_of((one.key, one.value) for partition in topic for one in partition.records())
+    check(OURS, found, expected)
+    return taken
+
+
+def awaited_kafka(
+    run: Run, batches: list[Batch], settings: Mapping[str, Any], expected: Content, name: str
+) -> Taken:
+    from aiokafka import AIOKafkaProducer
+
+    topic = run.topic(1)
+
+    async def work() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=run.kafka.address, **settings) as producer:
+            await await_all(partial(producer.send_and_wait, topic), batches)
+
+    taken = run.taken(lambda: asyncio.run(work()), kafka=True)
+    check(name, content_of(consumed(run, topic, 1)), expected)
+    return taken
+
+
+async def await_all(send: Callable[[bytes, bytes], Awaitable[object]], batches: list[Batch]) -> None:
+    """Divide the records among tasks; each awaits one after another."""
+    pairs = pairs_of(batches)
+
+    async def task() -> None:
+        for key, value in pairs:
+            await send(value, key)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(TASKS):
+            tasks.create_task(task())
 
 
 # --- consume -------------------------------------------------------------------------------------
