@@ -159,6 +159,25 @@ def test_reading_goes_on_after_the_maps_were_let_go(path: str) -> None:
     assert offsets(segment, 115) == list(range(115, 130))
 
 
+def test_several_readers_of_the_active_segment_know_what_is_left(log: CommitLog) -> None:
+    partition = log.create_topic("t").partition(0)
+    for number in range(30):
+        partition.append(b"%d" % number)
+    for start, end in [(0, 10), (0, 20), (10, 20)]:
+        assert len(list(partition.records(start, end))) == end - start
+    batch_bytes = partition.size_bytes // 30
+    assert [partition.known_bytes_after(end) for end in (10, 20, 15)] == [
+        20 * batch_bytes,
+        10 * batch_bytes,
+        None,
+    ]
+    for start in range(30):  # only a few are remembered
+        assert [one.offset for one in partition.records(start, start + 1)] == [start]
+    assert partition.known_bytes_after(10) is None
+    partition.segments[-1].release()
+    assert partition.known_bytes_after(30) is None
+
+
 def test_a_batch_outlives_the_file_it_was_read_from(path: str) -> None:
     segment = Segment.open(path)
     batch = next(segment.batches())

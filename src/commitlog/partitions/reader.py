@@ -94,8 +94,8 @@ class LogReader:
         return self._source.bell()
 
     def known_bytes_after(self, offset: int) -> int | None:
-        """Return the stored bytes from `offset` to the end, if the last read ended there; otherwise None,
-        because one would have to look at the files.
+        """Return the stored bytes from `offset` to the end, if one of the latest reads ended there; otherwise
+        None, because one would have to look at the files.
         """
         if not self.is_at_hand:
             return None
