@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -395,3 +396,21 @@ def test_a_log_survives_many_unclean_stops_in_a_row(log_path: Path, tmp_path: Pa
             path = copy_as_if_killed(log, tmp_path / f"copy{number}")
     with commitlog.open(path) as log:
         assert [record.offset for record in log.topic("t").partition(0).records()] == list(range(35))
+
+
+@pytest.mark.parametrize("mode", ["w", "shared"])
+def test_only_one_of_many_threads_deletes_a_topic(log_path: Path, mode: Any) -> None:
+    with commitlog.open(log_path, mode=mode) as log:
+
+        def delete(_: int) -> bool:
+            try:
+                log.delete_topic("t")
+            except UnknownTopicError:
+                return False
+            return True
+
+        for _ in range(50):
+            log.create_topic("t").partition(0).append(b"value")
+            with ThreadPoolExecutor(4) as threads:
+                assert sum(threads.map(delete, range(4))) == 1
+        assert log.topics() == []

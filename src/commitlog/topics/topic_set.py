@@ -118,14 +118,18 @@ class TopicSet:
         if self._mode == "w" and (known := self._topics.get(name)) is not None:
             return known  # only this process changes them: no lock, which others may hold for long
         with self.mutex:
-            entry = self._catalog.entry(name)
-            if entry is None:
-                self._topics.pop(name, None)
-                raise self._unknown(name)
-            found = self._topics.get(name)
-            if found is None or (self._mode != "w" and _outdated(found, entry)):
-                found = self._topics[name] = self._open_topic(entry, self._mode)
-            return found
+            return self._find(name)
+
+    def _find(self, name: str) -> Topic:
+        """Return a topic; the mutex is held."""
+        entry = self._catalog.entry(name)
+        if entry is None:
+            self._topics.pop(name, None)
+            raise self._unknown(name)
+        found = self._topics.get(name)
+        if found is None or (self._mode != "w" and _outdated(found, entry)):
+            found = self._topics[name] = self._open_topic(entry, self._mode)
+        return found
 
     def _unknown(self, name: str) -> UnknownTopicError:
         from difflib import get_close_matches  # few programs need it
@@ -209,9 +213,9 @@ class TopicSet:
         """Delete a topic and its files; readers that have them open can read on."""
         if name in INTERNAL:
             raise InvalidTopicError(name)
-        topic = self.find(name)
         with self.mutex:
             self._check_writable()
+            topic = self._find(name)
             del self._topics[name]
             for partition in topic.partitions:
                 if partition.shared:
