@@ -38,7 +38,7 @@ native: $(CORE)
 test-native: $(READY)
 	COMMITLOG_STRICT=1 $(MAKE) --no-print-directory native
 	COMMITLOG_REQUIRE_SPEEDUPS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs \
-		tests/unit tests/property tests/golden tests/crash tests/replication \
+		tests/unit tests/property tests/golden tests/crash tests/replication tests/aio \
 		$(addprefix tests/integration/test_,compaction_readers.py locks_and_forks.py threads.py two_processes.py)
 
 check: $(READY)
