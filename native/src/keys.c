@@ -133,20 +133,33 @@ static int choose(PyObject *keys, Py_ssize_t count, PyObject *hash_long, uint32_
     return 1;
 }
 
-/* Make (number, columns) with empty lists for the share of a partition; a column that is None stays None. */
+/* Make (number, columns) with a list of `rows` empty places for each column, but None for a column that is None. The
+ * garbage collector, and what it runs, must not see these lists before deal() has filled them. */
 static PyObject *make_share(uint32_t number, PyObject *columns, Py_ssize_t rows)
 {
-    Py_ssize_t width = PyList_Size(columns);
-    PyObject *parts = PyList_New(width);
-    for (Py_ssize_t column = 0; parts != NULL && column < width; column++) {
-        PyObject *whole = PyList_GetItem(columns, column);
-        PyObject *part = whole == Py_None ? Py_NewRef(Py_None) : PyList_New(rows);
-        if (part == NULL)
+    PyObject *parts = PyList_New(0);
+    for (Py_ssize_t column = 0; parts != NULL && column < PyList_Size(columns); column++) {
+        PyObject *part = Py_None;
+        if (PyList_GetItem(columns, column) == Py_None)
+            Py_INCREF(part);
+        else if ((part = PyList_New(rows)) != NULL)
+            PyObject_GC_UnTrack(part);
+        if (part == NULL || PyList_Append(parts, part) < 0)
             Py_CLEAR(parts);
-        else
-            PyList_SetItem(parts, column, part);
+        Py_XDECREF(part);
     }
     return parts == NULL ? NULL : Py_BuildValue("IN", number, parts);
+}
+
+/* Find the list that a partition gets of a column; NULL if it is no longer there: a finalizer can reach everything. */
+static PyObject *list_in(PyObject *found, Py_ssize_t share, Py_ssize_t column, Py_ssize_t rows)
+{
+    PyObject *pair = share < PyList_Size(found) ? PyList_GetItem(found, share) : NULL;
+    PyObject *parts = pair != NULL && PyTuple_CheckExact(pair) ? PyTuple_GetItem(pair, 1) : NULL;
+    if (parts == NULL || !PyList_CheckExact(parts) || column >= PyList_Size(parts))
+        return NULL;
+    PyObject *part = PyList_GetItem(parts, column);
+    return PyList_CheckExact(part) && PyList_Size(part) == rows ? part : NULL;
 }
 
 /* Put the rows of one column into the lists that make_share() made. No Python code runs here. */
@@ -194,10 +207,15 @@ static PyObject *divided(PyObject *columns, Py_ssize_t count, uint32_t partition
         Py_ssize_t next = 0;
         for (uint32_t number = 0; number < partitions; number++) {
             filled[number] = 0;
-            if (shares[number] != 0)
-                lists[number] = PyList_GetItem(PyTuple_GetItem(PyList_GetItem(found, next++), 1), column);
+            if (shares[number] != 0 && (lists[number] = list_in(found, next++, column, shares[number])) == NULL) {
+                Py_DECREF(found);
+                Py_RETURN_NONE;
+            }
         }
         deal(whole, chosen, count, lists, filled);
+        for (uint32_t number = 0; number < partitions; number++)
+            if (shares[number] != 0)
+                PyObject_GC_Track(lists[number]);
     }
     return found;
 }

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple, NoReturn, Self
 
 from commitlog import files
 from commitlog.batches.batch import RecordBatch
-from commitlog.batches.format import HEADER_BYTES, BatchHeader, batches_start_at, check, header_at, peek
+from commitlog.batches.format import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    BatchHeader,
+    batches_start_at,
+    check,
+    header_at,
+    peek,
+)
 from commitlog.batches.runs import Joining, extent_of_run, joinable_run, joined
 from commitlog.batches.scan import Checked, check_batches, without_reserved
 from commitlog.batches.single import read_ones
@@ -92,6 +100,7 @@ class Segment:
         self._max_timestamp: int | None = None
         self._checked: tuple[int, Checked] | None = None  # a size and what latest_checked() found up to it
         self._ends: dict[int, int] = {}  # offsets at which the latest reads ended, and their positions
+        self._has_compressed = False  # whether a compressed batch was read
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], cache: OpenFiles | None = None) -> Self:
@@ -109,9 +118,11 @@ class Segment:
         return f"<Segment {self.base_offset} {self.size_bytes} bytes, {self.path}>"
 
     def unread_bytes(self, offset: int) -> int | None:
-        """Return the bytes from `offset` on, if one of the latest reads ended there."""
+        """Return the bytes from `offset` on, if one of the latest reads ended there and none of them met a
+        compressed batch, of which a few bytes may become many.
+        """
         position = self._ends.get(offset)
-        return None if position is None else self.size_bytes - position
+        return None if position is None or self._has_compressed else self.size_bytes - position
 
     # --- handles
 
@@ -470,6 +481,8 @@ class _Scan:
         buffer, shift, limit = self._window
         path = self._segment.path
         batch = RecordBatch.decode(buffer, self.position - shift, limit - shift, path, shift)
+        if batch.header.flags & CODEC_MASK:
+            self._segment._has_compressed = True
         self._step(batch.base_offset, batch.next_offset, self.position + batch.size_bytes)
         return batch
 
@@ -493,6 +506,8 @@ class _Scan:
             self._room = 0
             return None
         batch, run = found
+        if (run.headers["flags"] & CODEC_MASK).any():
+            self._segment._has_compressed = True
         self._room = min(4 * (run.end - place), wanted.most_bytes)
         self._step(batch.base_offset, batch.next_offset, run.end + shift)
         return batch, len(run.starts)

@@ -328,3 +328,62 @@ async def test_a_consumer_of_a_failed_partition_waits_without_spinning(tmp_path:
     await topic.append(b"v", partition=1)
     assert offsets(await waiting) == [0]
     assert isinstance(await outcome(log.close()), PartitionFailedError | None)
+
+
+@in_a_loop
+async def test_a_consumer_that_waits_beyond_a_new_end_loses_nothing(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log:
+        topic = await log.create_topic("t")
+        await topic.append_many([b"old"] * 10)
+        consumer = await log.consumer(auto_offset_reset="latest")
+        await consumer.assign([("t", 0)])
+        assert await consumer.poll() == {}
+        waiting = asyncio.ensure_future(anext(aiter(consumer)))
+        await until(lambda: watcher.waiting == 1)
+        await topic[0].truncate_from(5)
+        await until(lambda: consumer.blocking._fetcher.places[TopicPartition("t", 0)].fetched == 5)
+        await topic.append(b"new")
+        record = await waiting
+        assert (record.offset, record.value) == (5, b"new")
+
+
+@in_a_loop
+async def test_a_callback_that_is_cancelled_before_it_begins_fails_the_poll(tmp_path: Path) -> None:
+    class Listener:
+        async def on_assigned(self, partitions: set[TopicPartition]) -> None:
+            raise AssertionError("it was cancelled")
+
+    async with aio.open(tmp_path / "log") as log:
+        await log.create_topic("t")
+        consumer = await log.consumer(group_id="g")
+        await consumer.subscribe("t", listener=Listener())
+        mine = asyncio.all_tasks()
+        poll = asyncio.ensure_future(consumer.poll(30))
+        others: set[asyncio.Task[object]] = set()
+        while not others:
+            await asyncio.sleep(0)
+            others = asyncio.all_tasks() - mine - {poll}
+        for task in others:
+            task.cancel()
+        with pytest.raises(CommitLogError, match="cancelled"):
+            await poll
+        assert not poll.cancelled()
+
+
+@pytest.mark.parametrize("what", ["consumer", "log"])
+def test_a_close_that_is_cancelled_ends_as_cancelled(tmp_path: Path, what: str) -> None:
+    @in_a_loop
+    async def close() -> None:
+        log = await aio.open(tmp_path / "log")
+        await log.create_topic("t")
+        consumer = await log.consumer("t", group_id="g")
+        await consumer.poll()
+        closing = asyncio.ensure_future((consumer if what == "consumer" else log).close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        assert isinstance(await outcome(closing), asyncio.CancelledError)
+        with pytest.raises(ClosedError):
+            await consumer.poll()
+        await log.close()
+
+    close()

@@ -324,3 +324,37 @@ def test_only_a_little_is_read_in_the_event_loop(
 async def test_an_iterator_that_ends_in_a_worker_says_so() -> None:
     with pytest.raises(RuntimeError, match="StopIteration"):
         await in_a_worker(next, iter([]))
+
+
+@in_a_loop
+async def test_a_follower_that_waits_beyond_a_new_end_is_told(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log:
+        topic = await log.create_topic("t")
+        await topic.append_many([b"v"] * 10)
+        waiting = asyncio.ensure_future(outcome(anext(topic[0].follow())))
+        patient = asyncio.ensure_future(topic[0].wait_for(10))
+        await until(lambda: watcher.waiting == 2)
+        await topic[0].truncate_from(5)
+        assert isinstance(await waiting, OffsetOutOfRangeError)
+        await topic.append_many([b"v"] * 5)
+        assert not patient.done()
+        await topic.append(b"v")
+        await patient
+
+
+@in_a_loop
+async def test_what_is_compressed_is_unpacked_elsewhere(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log:
+        for config in ({}, {"compression_type": "zstd"}):
+            topic = await log.create_topic(f"t{len(config)}", config=config)
+            await topic.append(b"v")
+            following = topic[0].follow(0)
+            await first(following, 1)
+            known = topic.blocking.partition(0).known_bytes_after(1)
+            assert known == (None if config else 0)
+        plain = (await log.topic("t0")).blocking.partition(0)
+        async with log.producer(compression_type="zstd") as producer:
+            await producer.send("t0", b"v" * 10_000)
+        assert plain.known_bytes_after(1) is not None
+        assert [record.offset for record in plain.records(1)] == [1]
+        assert plain.known_bytes_after(2) is None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 import commitlog
 from commitlog import ClosedError, InvalidRecordError, UnknownTopicError, aio
 from commitlog.aio.producer import WaitingRecord
+from commitlog.aio.workers import MOST_THREADS
 from commitlog.clients.rate_limit import Throttle
-from commitlog.errors import BufferFullError, DiskFullError
+from commitlog.errors import BufferFullError, DiskFullError, RecordTooLargeError
 
 from .running import in_a_loop, outcome, until
 
@@ -319,6 +321,7 @@ async def test_withdrawn_records_leave_room_for_others(tmp_path: Path) -> None:
             record.add_done_callback(done.append)
             assert record.cancel()
         assert producer._underneath._unawaited_bytes <= 1_000
+        assert not any(len(records) > 2 for records in producer._underneath._waiting.values())
         await until(lambda: len(done) == 100)
         held.let_go()
         await producer.flush()
@@ -485,3 +488,68 @@ def test_records_that_waited_when_the_loop_ended_are_reported(
     log = asyncio.run(leave())
     log.close()
     assert "1 records that waited for room were not sent" in caplog.text
+
+
+@in_a_loop
+async def test_what_a_callback_sends_comes_after_what_waits(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log", mode="shared") as log:
+        topic = await log.create_topic("t", config={"max_message_bytes": 2_500})
+        producer = log.producer(linger_ms=0, acks="all", batch_size=1_000, buffer_memory=8_000)
+        futures = []
+
+        def send_instead(_: object, error: Exception | None) -> None:
+            assert isinstance(error, RecordTooLargeError)
+            futures.extend(producer.send("t", b"%d" % number + b"v" * 1_200) for number in range(5))
+
+        producer.send("t", b"v" * 2_600, on_delivery=send_instead)
+        futures += [producer.send("t", b"second"), producer.send("t", b"third")]
+        for _ in range(2):
+            await producer.flush()
+        await asyncio.gather(*futures)
+        found = [(record.value or b"")[:6].rstrip(b"v") async for record in topic[0].records()]
+        assert found == [b"second", b"third", *(b"%d" % number for number in range(5))]
+
+
+@in_a_loop
+async def test_producers_that_wait_do_not_keep_others_from_working(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log") as log, aio.open(tmp_path / "other") as other:
+        await log.create_topic("t")
+        topic = await other.create_topic("t")
+        flushes, begun, go_on = [], list[bool](), threading.Event()
+        for _ in range(MOST_THREADS + 1):
+            producer = log.producer()
+
+            def flush(real: Callable[[], None] = producer._underneath.flush) -> None:
+                begun.append(True)
+                go_on.wait()
+                real()
+
+            producer._underneath.flush = flush  # type: ignore[method-assign]
+            flushes.append(asyncio.ensure_future(producer.flush()))
+        await until(lambda: len(begun) == len(flushes))
+        assert await topic.append(b"v", sync=True) == (0, 0)
+        go_on.set()
+        await asyncio.gather(*flushes)
+
+
+@in_a_loop
+async def test_close_does_not_wait_for_room_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aio.open(tmp_path / "log") as log:
+        topic = await log.create_topic("t")
+
+        def append(*_: object) -> None:
+            raise DiskFullError("a file", "full")
+
+        monkeypatch.setattr(topic.blocking.partition(0), "append_encoded", append)
+        producer = log.producer(batch_size=1_000, buffer_memory=5_000, linger_ms=0)
+
+        async def send() -> object:
+            return await producer.send("t", b"v" * 900)
+
+        sends = [asyncio.ensure_future(outcome(send())) for _ in range(30)]
+        await asyncio.sleep(0)
+        with pytest.raises(DiskFullError):
+            await producer.close()
+        assert {type(one) for one in await asyncio.gather(*sends)} == {DiskFullError}

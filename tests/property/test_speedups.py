@@ -657,6 +657,31 @@ def test_columns_that_change_while_a_long_key_is_hashed_are_left_to_python() -> 
     assert native.divide_by_key(keys, [[b"v"] * 3], 2, shorten_keys) is None
 
 
+class Looking:
+    """Looks at every list when the garbage collector removes it, as a heap profiler does."""
+
+    def __init__(self) -> None:
+        self.cycle = self
+
+    def __del__(self) -> None:
+        for one in gc.get_objects():
+            if type(one) is list and one:
+                one[0]
+
+
+def test_no_list_is_seen_before_it_is_filled() -> None:
+    keys, threshold = [b"k%d" % number for number in range(200)], gc.get_threshold()
+    gc.set_threshold(20, 1, 1)
+    try:
+        for _ in range(100):
+            Looking()
+            found = native.divide_by_key(keys, [keys, None], 16, xxhash.xxh3_64_intdigest)
+            assert sum(len(share[0]) for _, share in found) == 200
+    finally:
+        gc.set_threshold(*threshold)
+    assert all(gc.is_tracked(share[0]) for _, share in found)
+
+
 # --- misuse --------------------------------------------------------------------------------------
 
 

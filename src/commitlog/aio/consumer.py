@@ -13,7 +13,7 @@ from commitlog.aio.partition import INLINE_BYTES
 from commitlog.aio.reading import INLINE
 from commitlog.aio.turns import give_way
 from commitlog.aio.watcher import watcher
-from commitlog.aio.workers import Job, Workers, end_of, finish, in_a_worker
+from commitlog.aio.workers import Job, Workers, end_of, in_a_worker, to_the_end
 from commitlog.batches.batch import RecordBatch
 from commitlog.clients import consumer as blocking
 from commitlog.clients import session
@@ -64,19 +64,22 @@ class _Callback:
 
         async def called() -> None:
             _inside.set(self)  # for the tasks that it starts, too
-            try:
-                found = callback(partitions)
-                if inspect.isawaitable(found):
-                    await found
-            except BaseException as error:
+            found = callback(partitions)
+            if inspect.isawaitable(found):
+                await found
+
+        def end(task: asyncio.Task[None]) -> None:
+            _tasks.discard(task)
+            if task.cancelled():  # perhaps before it began
+                problem.append(CommitLogError("the callback of a rebalance was cancelled"))
+            elif (error := task.exception()) is not None:
                 problem.append(error)
-            finally:
-                self.has_ended = True
-                self._calls.put(None)
+            self.has_ended = True
+            self._calls.put(None)
 
         def start() -> None:
             _tasks.add(task := self._loop.create_task(called()))
-            task.add_done_callback(_tasks.discard)
+            task.add_done_callback(end)
 
         self._loop.call_soon_threadsafe(start)
         while (job := self._calls.get()) is not None:
@@ -435,9 +438,7 @@ class Consumer:
         """Commit the positions if enable_auto_commit is set, and leave the group. Closing twice is fine."""
         self._closing = True
         self._changed.set()
-        closing = self._begin(self.blocking.close)
-        await finish(closing)  # even if this is cancelled: it has begun to close
-        closing.future.result()
+        await to_the_end(self._begin(self.blocking.close))  # even if this is cancelled: it has begun to close
 
 
 class _Records:

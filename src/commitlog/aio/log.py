@@ -14,7 +14,7 @@ from commitlog.aio.opening import Opening, opened
 from commitlog.aio.producer import LoopProducer, Producer
 from commitlog.aio.topic import Topic
 from commitlog.aio.watcher import watcher
-from commitlog.aio.workers import finish, in_a_worker, whole, workers
+from commitlog.aio.workers import in_a_worker, to_the_end, whole, workers
 from commitlog.clients.quotas import Quota
 from commitlog.config import ConsumerSettings, LogConfig, ProducerSettings, TopicConfig
 from commitlog.groups.admin import GroupDescription
@@ -195,9 +195,7 @@ class CommitLog:
                 last.push_async_callback(client.close)
 
     async def _close(self) -> None:
-        closing = workers.begin(self.blocking.close)
         try:
-            await finish(closing)
-            closing.future.result()
+            await to_the_end(workers.begin(self.blocking.close))
         finally:
             watcher.look_again()

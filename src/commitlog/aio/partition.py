@@ -91,7 +91,7 @@ class ReadablePartition:
 
     async def wait_for(self, offset: int) -> None:
         """Wait until `offset` can be read, or the partition is closed."""
-        await watcher.wait([(self.blocking, offset)])
+        await watcher.wait([(self.blocking, offset)], until_truncated=False)
 
     def follow(self, from_offset: int | None = None) -> Following[Record]:
         """Iterate over the records from an offset on (by default from now on), and over those that arrive."""

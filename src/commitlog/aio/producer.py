@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Protocol, Self
 
 from commitlog.aio.partition import is_quick
-from commitlog.aio.workers import Job, whole, workers
+from commitlog.aio.workers import Job, Workers, workers
 from commitlog.clients import producer as blocking
 from commitlog.clients.accumulator import Accumulator, NotNow
 from commitlog.clients.producer import TopicSource
@@ -48,7 +48,9 @@ class WaitingRecord(RecordFuture):
     True. If others await it, too, it is sent unless all of them are cancelled.
     """
 
-    __slots__ = ("_awaiting", "_leave", "_problem", "_room", "on_delivery", "send", "size_bytes", "topic")
+    __slots__ = (
+        "_awaiting", "_leave", "_problem", "_room", "_withdraw", "on_delivery", "send", "size_bytes", "topic",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -58,14 +60,18 @@ class WaitingRecord(RecordFuture):
         on_delivery: Callback | None,
         room: asyncio.Future[None],
         leave: Callable[[WaitingRecord], None],
+        withdraw: Callable[[WaitingRecord], None],
     ) -> None:
-        """`leave` is called once the record is no longer one that nobody awaits."""
+        """`leave` is called once the record is no longer one that nobody awaits, `withdraw` if it is not to
+        be sent.
+        """
         self.topic = topic
         self.size_bytes = size_bytes
         self.send = send
         self.on_delivery = on_delivery
         self._room = room  # done once the record is sent, or refused, or withdrawn
         self._leave: Callable[[WaitingRecord], None] | None = leave
+        self._withdraw = withdraw
         self._awaiting = 0  # coroutines
         self._problem: Exception | None = None
 
@@ -89,6 +95,7 @@ class WaitingRecord(RecordFuture):
     def cancel(self) -> bool:
         """Withdraw the record; False if it was sent already."""
         self._stop_counting()
+        self._withdraw(self)
         return self._room.cancel()
 
     def cancelled(self) -> bool:
@@ -175,10 +182,11 @@ class LoopProducer(blocking.Producer):
     def __init__(self, log: Log, config: ProducerConfig, throttle: Throttle) -> None:
         self._loop = asyncio.get_running_loop()
         self._finds_topics_at_once = log.exclusive
-        self._waiting: dict[str, deque[WaitingRecord]] = {}  # by topic, in order
+        self._waiting: dict[str, OrderedDict[WaitingRecord, None]] = {}  # by topic, in order
         self._unawaited_bytes = 0  # of those that nobody awaits
         self._ending = False  # whether new records are refused
         self._turn_ends = False  # whether the batches of this turn are handed over at its end
+        self._passes = False  # whether the record that is being sent has waited already
         super().__init__(log, config, throttle)
         self._appends_each = False
 
@@ -211,7 +219,8 @@ class LoopProducer(blocking.Producer):
         self, lane: Accumulator, value: bytes | None, key: bytes | None, size: int, *rest: Any
     ) -> RecordFuture:
         topic, send = lane.topic.name, partial(super()._add, lane, value, key, size, *rest)
-        if topic in self._waiting or (topic not in self._filling and not self._has_room()):
+        must_wait = topic in self._waiting or (topic not in self._filling and not self._has_room())
+        if must_wait and not self._passes:
             return self._let_wait(topic, size, send, rest[-1])
         return send()
 
@@ -296,18 +305,21 @@ class LoopProducer(blocking.Producer):
     ) -> WaitingRecord:
         size += _RECORD_BYTES
         # a coroutine that awaits its record can send no more; without such, records would fill the memory
-        if self._unawaited_bytes + size > self.config.buffer_memory:
+        if self._unawaited_bytes and self._unawaited_bytes + size > self.config.buffer_memory:
             raise BufferFullError(self.config.buffer_memory, 0)
         room = self._loop.create_future()
-        record = WaitingRecord(topic, size, send, on_delivery, room, self._forget_unawaited)
+        record = WaitingRecord(topic, size, send, on_delivery, room, self._forget_unawaited, self._withdraw)
         self._unawaited_bytes += size
-        self._waiting.setdefault(topic, deque()).append(record)
+        self._waiting.setdefault(topic, OrderedDict())[record] = None
         if self._has_room():  # made while this record was on its way
             self._loop.call_soon(self._send_waiting)
         return record
 
     def _forget_unawaited(self, record: WaitingRecord) -> None:
         self._unawaited_bytes -= record.size_bytes
+
+    def _withdraw(self, record: WaitingRecord) -> None:
+        self._waiting.get(record.topic, OrderedDict()).pop(record, None)
 
     def _room_was_made(self) -> None:
         if self._waiting:
@@ -322,19 +334,24 @@ class LoopProducer(blocking.Producer):
             while records:
                 if topic not in self._filling and not self._has_room():
                     return
-                record = records.popleft()
-                if not record.cancelled():
-                    self._send_now(record)
+                record, _ = records.popitem(last=False)
+                self._send_now(record)
             del self._waiting[topic]
 
     def _send_now(self, record: WaitingRecord) -> None:
-        waiting = self._waiting.pop(record.topic)  # so that it does not wait for itself
         try:
-            record.sent_as(record.send())
+            future = self._sent(record)
         except Exception as problem:
-            self._refuse(record, problem)
+            self._refuse(record, problem)  # its callback may send: that record waits behind the others
+        else:
+            record.sent_as(future)
+
+    def _sent(self, record: WaitingRecord) -> RecordFuture:
+        self._passes = True
+        try:
+            return record.send()
         finally:
-            self._waiting[record.topic] = waiting
+            self._passes = False
 
     def _refuse(self, record: WaitingRecord, problem: Exception) -> None:
         if not record.cancelled():
@@ -357,8 +374,10 @@ class LoopProducer(blocking.Producer):
             await asyncio.wait(rooms)
 
     def take_no_more(self) -> None:
-        """Refuse new records; those that wait are still sent."""
+        """Refuse new records; those that wait are still sent, but not tried again if the disk is full."""
         self._ending = True
+        for lane in list(self._lanes.values()):
+            lane.closing = True
 
     def close(self) -> None:
         """Deliver everything sent, and stop. If the event loop has ended, records that wait are not sent."""
@@ -379,6 +398,7 @@ class Producer:
 
     def __init__(self, underneath: LoopProducer) -> None:
         self._underneath = underneath
+        self._thread = Workers(1)  # what it waits for may take long
         self.send = underneath.send
         self.config = underneath.config
         self.producer_id = underneath.producer_id
@@ -389,13 +409,13 @@ class Producer:
     async def flush(self) -> None:
         """Deliver everything sent so far; raises the first failure that no callback has reported."""
         await self._underneath.all_sent()
-        await whole(self._underneath.flush)
+        await self._thread.whole(self._underneath.flush)
 
     async def close(self) -> None:
         """Deliver everything sent, and stop. Closing twice is fine."""
         self._underneath.take_no_more()
         await self._underneath.all_sent()
-        await whole(self._underneath.close)
+        await self._thread.whole(self._underneath.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from commitlog.aio.opening import Opening, opened
 from commitlog.aio.partition import ReadablePartition
 from commitlog.aio.topic import ReadableTopic
-from commitlog.aio.workers import Workers, finish, workers
+from commitlog.aio.workers import Workers, to_the_end, workers
 from commitlog.config import TopicConfig
 from commitlog.record import ArrowData, Buffer, Headers
 from commitlog.replication.messages import Acks
@@ -104,9 +104,7 @@ class RemoteLog:
 
     async def close(self) -> None:
         """End all connections. Those who follow a partition get a ClosedError. Idempotent."""
-        closing = workers.begin(self.blocking.close)  # its own may all wait for an answer
-        await finish(closing)
-        closing.future.result()
+        await to_the_end(workers.begin(self.blocking.close))  # its own may all wait for an answer
 
 
 class RemoteTopic(ReadableTopic["RemotePartition"]):

@@ -28,12 +28,18 @@ _logger = logging.getLogger("commitlog.aio")
 class _Wait:
     """A coroutine that waits until one of several partitions has a record."""
 
-    __slots__ = ("future", "loop", "places")
+    __slots__ = ("future", "loop", "places", "until_truncated")
 
-    def __init__(self, places: Iterable[Place]) -> None:
+    def __init__(self, places: Iterable[Place], *, until_truncated: bool) -> None:
         self.places = dict(places)
+        self.until_truncated = until_truncated
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
+
+    def is_over(self, partition: LogReader, end: float) -> bool:
+        """Say whether what it waits for in a partition, which ends at `end`, has come."""
+        offset = self.places[partition]
+        return offset < end or (self.until_truncated and offset > end)
 
 
 class _Watched:
@@ -51,7 +57,7 @@ class _Watched:
     def ready(self) -> list[_Wait]:
         """Return the waits that are over."""
         end = _end_of(self.partition)
-        return [wait for wait in self.waits if wait.places[self.partition] < end]
+        return [wait for wait in self.waits if wait.is_over(self.partition, end)]
 
 
 def _end_of(partition: LogReader) -> float:
@@ -77,10 +83,12 @@ class Watcher:
         self._watched: dict[LogReader, _Watched] = {}  # the thread's own, as the next
         self._taken: list[_Wait] = []
 
-    async def wait(self, places: Iterable[Place]) -> None:
-        """Wait until one of the partitions has a record at its offset, or cannot be read any more."""
-        wait = _Wait(places)
-        if any(one.is_at_hand and offset < _end_of(one) for one, offset in wait.places.items()):
+    async def wait(self, places: Iterable[Place], *, until_truncated: bool = True) -> None:
+        """Wait until one of the partitions has a record at its offset, or cannot be read any more, or ends
+        before that offset because it was truncated.
+        """
+        wait = _Wait(places, until_truncated=until_truncated)
+        if any(one.is_at_hand and wait.is_over(one, _end_of(one)) for one in wait.places):
             return
         with self._lock:
             if not self._running:

@@ -160,8 +160,23 @@ async def end_of(job: Job[Result]) -> Result:
         raise
 
 
-async def finish(job: Job[Any]) -> None:
-    """Wait for the end of a call, whoever cancels."""
+async def finish(job: Job[Any]) -> asyncio.CancelledError | None:
+    """Wait for the end of a call, even if the coroutine is cancelled; returns the last CancelledError."""
+    cancelled = None
     while not job.future.done():
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             await asyncio.wait([job.future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
+
+
+async def to_the_end(job: Job[Result]) -> Result:
+    """Return the result of a call that is made in any case. If the coroutine is cancelled, it waits for the
+    end of the call and then raises the CancelledError.
+    """
+    cancelled = await finish(job)
+    result = job.future.result()
+    if cancelled is not None:
+        raise cancelled
+    return result

@@ -95,9 +95,9 @@ class LogReader:
 
     def known_bytes_after(self, offset: int) -> int | None:
         """Return the stored bytes from `offset` to the end, if one of the latest reads ended there; otherwise
-        None, because one would have to look at the files.
+        None, because one would have to look at the files, or because they are compressed.
         """
-        if not self.is_at_hand:
+        if not self.is_at_hand or self._source.compresses:
             return None
         try:
             return self._source.layout().segments[-1].unread_bytes(offset)

@@ -162,6 +162,7 @@ class Shortener:
             if history != state.epochs:  # also drops epochs without records
                 state.store_epochs(history)
                 state.epochs = history
+        state.notify()  # readers that wait beyond the new end
 
     def _truncate_to(self, offset: int) -> None:
         if offset < self._state.next_offset:
@@ -248,6 +249,7 @@ class Shortener:
             state.check_writable()
             state.wake()
             self._make(lambda: self._restart_locked(offset))
+        state.notify()
 
     def _restart_locked(self, offset: int) -> None:
         state = self._state

@@ -60,6 +60,10 @@ class Source(Protocol):
         """Whether the offsets and the list of segments are in memory, and up to date."""
 
     @property
+    def compresses(self) -> bool:
+        """Whether what is appended is compressed, unless its producer decides otherwise."""
+
+    @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
 
@@ -121,6 +125,7 @@ class LocalSource:
 
     path: str
     name: str
+    config: TopicConfig
     closed: bool
     start_offset: int
     next_offset: int
@@ -146,6 +151,11 @@ class LocalSource:
     def is_at_hand(self) -> bool:
         """Whether the offsets and the list of segments are in memory, and up to date."""
         return True
+
+    @property
+    def compresses(self) -> bool:
+        """Whether what is appended is compressed, unless its producer decides otherwise."""
+        return self.config.compression_type != "none"
 
     def check_open(self) -> None:
         """Raise ClosedError once it is closed."""

@@ -128,6 +128,11 @@ class LogState(LocalSource):
     # --- as a source for readers
 
     @property
+    def is_at_hand(self) -> bool:
+        """Whether the offsets and the list of segments are up to date: not while segments change."""
+        return self.page.generation % 2 == 0
+
+    @property
     def has_ended(self) -> bool:
         """Whether no more records will arrive here."""
         return self.closed or self.ended_by is not None or self.inherited

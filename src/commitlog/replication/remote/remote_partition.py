@@ -226,7 +226,7 @@ class RemoteSource:
         message = Read(self.topic_partition, self.topic_id, offset, 0, _LONG_POLL_MS, any_replica)
         router.ask_and_go(address, message, _LONG_POLL_MS + _GRACE_MS, tell)
 
-    closed = has_ended = is_at_hand = False
+    closed = has_ended = is_at_hand = compresses = False
 
     def check_open(self) -> None:
         """Raise ClosedError once the log is closed."""
