@@ -495,7 +495,7 @@ async def test_what_a_callback_sends_comes_after_what_waits(tmp_path: Path) -> N
     async with aio.open(tmp_path / "log", mode="shared") as log:
         topic = await log.create_topic("t", config={"max_message_bytes": 2_500})
         producer = log.producer(linger_ms=0, acks="all", batch_size=1_000, buffer_memory=8_000)
-        futures = []
+        futures: list[Any] = []
 
         def send_instead(_: object, error: Exception | None) -> None:
             assert isinstance(error, RecordTooLargeError)
