@@ -179,11 +179,19 @@ def fill(partition: Partition, count: int, size: int = 20) -> list[Record]:
     return list(partition.records(first))
 
 
-def stage(log: CommitLog, topic: str, partition: int, values: Sequence[bytes], **columns: Any) -> StagedFile:
-    """Stage one batch; pyarrow is an extra, so it is imported here."""
+def stage(
+    log: CommitLog,
+    topic: str,
+    partition: int,
+    values: Sequence[bytes],
+    claim: tuple[str, int] | None = None,
+    **columns: Any,
+) -> StagedFile:
+    """Stage one batch, for an epoch if `claim` names it; pyarrow is an extra, so it is imported here."""
     import pyarrow as pa
 
-    with log.stage(topic, partition) as writer:
+    given = {} if claim is None else {"txn_id": claim[0], "epoch": claim[1]}
+    with log.stage(topic, partition, **given) as writer:  # type: ignore[arg-type]
         writer.append(pa.table({"value": pa.array(values, pa.binary()), **columns}))
         return writer.finish()
 

@@ -93,7 +93,7 @@ def test_no_context_manager_in_python_holds_a_lock() -> None:
 
 
 def test_every_public_name_exists_and_is_documented() -> None:
-    assert commitlog.__all__ == sorted([*api.__all__, "connect", "open"])
+    assert commitlog.__all__ == sorted([*api.__all__, "connect", "open", "serve"])
     for name in commitlog.__all__:
         public = getattr(commitlog, name)
         assert inspect.getdoc(public), name

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from commitlog.config import LogConfig
     from commitlog.log import CommitLog
     from commitlog.progress import Progress
+    from commitlog.replication.log_server import LogServer
     from commitlog.replication.remote.remote_log import RemoteLog
     from commitlog.replication.transports.tls import TlsConfig
 
@@ -71,6 +72,32 @@ def connect(
     return RemoteLog.open(addresses, tls=tls, secret=secret, timeout_ms=timeout_ms, read_from=read_from)
 
 
+def serve(
+    log: CommitLog,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    tls: TlsConfig | None = None,
+    secret: bytes | None = None,
+    advertised_host: str | None = None,
+) -> LogServer:
+    """Let other machines read, append to and publish to an open log; they use connect(), or Spark.
+
+    Use it as a context manager, or close it before the log. Clients need the `secret`, or a certificate from
+    the authority in `tls`; without either, only a loopback address can be served. `advertised_host` is the
+    name by which clients reach this machine, if it is not `host`.
+    """
+    from commitlog.replication.log_server import LogServer
+    from commitlog.replication.transports.tcp import TcpTransport
+
+    transport = TcpTransport(host, port, tls=tls, secret=secret, advertised_host=advertised_host)
+    try:
+        return LogServer(log, transport)
+    except BaseException:
+        transport.close()
+        raise
+
+
 __all__ = [
     "ClosedError", "CommitLog", "CommitLogError", "CompactionReport", "ConfigError", "Consumer",
     "ConsumerConfig", "ConsumerRecord", "CorruptionError", "DiskFullError", "GroupDescription", "Health",
@@ -80,6 +107,7 @@ __all__ = [
     "RecordBatch", "RecordFuture", "RecordMetadata", "RecordTooLargeError", "RepairReport", "Segment",
     "StagedFile", "StagingWriter", "Topic", "TopicConfig", "TopicExistsError", "TopicPartition",
     "UnknownTopicError", "VerifyReport", "connect", "open", "register_assignor", "register_partitioner",
+    "serve",
 ]  # fmt: skip
 
 

@@ -446,6 +446,16 @@ class PathNotMountedError(CommitLogError):
     template = "{path} cannot be read on host {host} ({cause}); it must be mounted at that path on all hosts"
 
 
+class NotSharedError(CommitLogError):
+    """Two hosts of a cluster see different directories at the path of the log."""
+
+    fields = ("path", "host", "driver_host")
+    template = (
+        "{path}: files that a task staged on host {host} are missing on the driver's host, {driver_host};"
+        " mount the same directory on all hosts, or write to the log's node at commitlog://host:port"
+    )
+
+
 class WrongLogError(CommitLogError):
     """A different log is at this path."""
 

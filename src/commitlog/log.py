@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar, Unpack
 
-from commitlog.batches.staged import StagedFile
+from commitlog.batches.staged import Claim, StagedFile
 from commitlog.clients.consumer import Consumer
 from commitlog.clients.producer import Producer
 from commitlog.clients.quotas import Quota, Quotas
@@ -31,6 +31,7 @@ from commitlog.errors import (
     ForkedError,
     ReadOnlyError,
     TopicExistsError,
+    WrongLogError,
 )
 from commitlog.groups.admin import GroupDescription, Groups
 from commitlog.groups.member import GroupMember
@@ -43,7 +44,7 @@ from commitlog.partition import Partition
 from commitlog.partitions.recovery import RecoveryReport
 from commitlog.progress import Progress, Steps
 from commitlog.publishing.publisher import Publisher
-from commitlog.publishing.staging import StagingWriter
+from commitlog.publishing.staging import LocalOutput, StagingWriter, new_file
 from commitlog.record import TopicPartition
 from commitlog.topic import Topic
 from commitlog.topics.catalog import Catalog
@@ -240,12 +241,20 @@ class CommitLog:
 
     # --- publishing what was written elsewhere
 
-    def stage(self, topic: str, partition: int) -> StagingWriter:
-        """Return a writer of a staged file, which publish() can append; works in any process and mode."""
+    def stage(
+        self, topic: str, partition: int, *, txn_id: str | None = None, epoch: int = 0
+    ) -> StagingWriter:
+        """Return a writer of a staged file, which publish() can append; works in any process and mode.
+
+        With `txn_id`, only that epoch of that transaction may publish the file. Once the epoch is published,
+        or given up with discard(), its other files are removed, such as those of failed attempts.
+        """
         self._check_open()
         found = self._topics.find(topic)
         found.partition(partition)
-        return StagingWriter(self.path, topic, partition, found.config, found.topic_id)
+        claim = None if txn_id is None else Claim.of(txn_id, epoch)
+        file = new_file(topic, partition, found.topic_id, claim, self.log_id)
+        return StagingWriter(file, found.config, LocalOutput(self.path, file))
 
     def publish(self, txn_id: str, epoch: int, staged: Sequence[StagedFile]) -> bool:
         """Append staged files to their partitions, all or nothing and once, as an epoch of a transaction.
@@ -257,7 +266,24 @@ class CommitLog:
         only opening the log again shows whether it is.
         """
         self._check_writable()
+        log_id = self.log_id
+        for one in staged:
+            if one.log_id not in (None, log_id):
+                raise WrongLogError(self.path, os.uname().nodename, one.log_id, log_id)
         return self._publisher.publish(txn_id, epoch, staged)
+
+    def discard(self, txn_id: str, epoch: int) -> None:
+        """Remove the files that were staged with this txn_id and epoch, unless publish() has committed it."""
+        self._check_writable()
+        self._publisher.discard(txn_id, epoch)
+
+    def unfinished_publications(self) -> list[tuple[str, int]]:
+        """Return the transactions and epochs that are committed but perhaps not completely appended.
+
+        The next process that publishes, or opens the log for writing, finishes them.
+        """
+        self._check_open()
+        return self._publisher.unfinished()
 
     def published(self, txn_id: str) -> int | None:
         """Return the last epoch of a transaction that is completely published; None if there is none."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from helpers import full_after
+from helpers import full_after, stage
 from soak import SEED, SOAK, count
 
 import commitlog
@@ -22,6 +22,7 @@ from commitlog.errors import UnfinishedPublicationError
 from commitlog.partitions import adopter
 from commitlog.publishing import staging
 from commitlog.publishing.publisher import Publisher
+from commitlog.publishing.receiver import Receiver
 
 from . import zygote
 from .disk import write_image
@@ -43,6 +44,7 @@ UNREPORTED = "a staged file that nobody was told of -> remove_leftovers() after 
 COMMITTED = "committed, nothing appended -> the next publish() or open() appends it"
 PARTLY = "committed, part of it appended -> the next publish() or open() appends the rest"
 APPENDED = "all appended, still listed -> the next publish() or open() finds nothing missing"
+RECEIVED = "a received file that nobody was told of -> the next publish() of its epoch removes it"
 PUBLISHED = "published, staged files still there -> remove_leftovers() after a day"
 
 VARIANTS = 8 if SOAK else 3
@@ -400,3 +402,23 @@ def test_a_power_cut_does_not_bring_back_what_was_trimmed_of_a_publication(
     values = [value_of(0, file, row) for file in range(FILES) for row in range(ROWS)]
     whole = list(enumerate(values))
     _check_each(_moments(tmp_path, trimmed_before_the_end, shared), tmp_path, check)
+
+
+@pytest.mark.usefixtures("quick_disk")
+def test_kill_of_a_node_that_has_just_received_a_file(path: Path, tmp_path: Path) -> None:
+    """crash: a received file that nobody was told of -> the next publish() of its epoch removes it"""
+    left, claim = tmp_path / "left", ("query", 0)
+    with commitlog.open(path) as log:
+        log.create_topic("t")
+        staged = stage(log, "t", 0, [b"x"] * 10, claim=claim)
+        raw = Path(log.path, staged.path).read_bytes()
+        log.discard(*claim)
+        receiver = Receiver(log.path)  # as a node receives the file from another machine
+        receiver.receive(staged, 0, raw)
+        with crashed_at(RECEIVED, path, left):
+            receiver.finish(staged, lambda place: None)
+    with commitlog.open(left) as log:
+        assert len(staged_files(left)) == 1
+        assert log.publish(*claim, [stage(log, "t", 0, [b"x"] * 10, claim=claim)])
+        assert log.topic("t")[0].next_offset == 10
+    assert staged_files(left) == []

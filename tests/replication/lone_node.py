@@ -43,6 +43,7 @@ class LoneNode:
         self.number = len(cluster.nodes)
         self.cluster = cluster
         self.transport = transport
+        self.log = cluster.log
         self.service = ClientService(self)
         self.asked: list[Message] = []
         self.intercept: Callable[[Message, Reply], bool] = lambda message, reply: False

@@ -90,6 +90,7 @@ submitted = st.one_of(
     st.builds(commands.LeaveNode, ints, ints),
     st.builds(commands.RemoveNode, ints, ints),
 )
+sent_files = st.builds(messages.SentFile, names, texts, texts, ints, ints, ints)
 EVERY: dict[type, st.SearchStrategy[Any]] = {
     Refused: refusals,
     messages.Decided: st.builds(messages.Decided, ints, st.none() | refusals),
@@ -112,6 +113,11 @@ EVERY: dict[type, st.SearchStrategy[Any]] = {
     messages.Joined: st.builds(messages.Joined, ints, counts),
     messages.Heartbeat: st.builds(messages.Heartbeat, ints, ints, ints, counts, known),
     messages.ClusterNow: st.builds(messages.ClusterNow, clusters),
+    messages.Stage: st.builds(messages.Stage, sent_files, counts, data),
+    messages.Staged: st.builds(messages.Staged),
+    messages.Publish: st.builds(messages.Publish, texts, counts, several(sent_files)),
+    messages.Published: st.builds(messages.Published, st.booleans()),
+    messages.Discard: st.builds(messages.Discard, texts, counts),
 }
 
 

@@ -34,6 +34,7 @@ from commitlog.errors import (
     InvalidTopicError,
     UnfinishedPublicationError,
     UnknownPartitionError,
+    WrongLogError,
 )
 from commitlog.locks import ProcessLock
 from commitlog.partitions.appender import Appender
@@ -498,6 +499,84 @@ def test_publishers_remove_leftovers_now_and_then(log: CommitLog, monkeypatch: p
     monkeypatch.setattr(publishing, "_TIDY_SECONDS", 0)
     log.publish("query", 1, [])
     assert staged_names(log) == []
+
+
+# --- files that were staged for an epoch
+
+
+def test_what_other_attempts_of_an_epoch_staged_is_removed_when_it_is_published(log: CommitLog) -> None:
+    for _ in range(3):
+        staged = [stage(log, "t", number, [b"x"], claim=("query", 4)) for number in range(2)]
+    older = stage(log, "t", 0, [b"older"], claim=("query", 3))
+    kept = [
+        stage(log, "t", 0, [b"later"], claim=("query", 5)),
+        stage(log, "t", 0, [b"another query"], claim=("other", 4)),
+        stage(log, "t", 0, [b"anybody's"]),
+    ]
+    assert os.path.exists(f"{log.path}/{older.path}")
+    assert log.publish("query", 4, staged)
+    assert values(log) == [b"x"]
+    assert {f"staging/{name}" for name in staged_names(log)} == {one.path for one in kept}
+    assert log.publish("query", 5, kept[:1])
+    assert log.publish("other", 4, kept[1:])
+    assert values(log) == [b"x", b"later", b"another query", b"anybody's"]
+
+
+def test_an_attempt_that_ends_after_its_epoch_is_removed_by_the_next_publication(log: CommitLog) -> None:
+    assert log.publish("query", 0, [stage(log, "t", 0, [b"x"], claim=("query", 0))])
+    stage(log, "t", 0, [b"late"], claim=("query", 0))
+    assert log.publish("another query", 0, [])
+    assert staged_names(log) == []
+    assert values(log) == [b"x"]
+
+
+def test_a_file_is_published_by_its_own_epoch_only(log: CommitLog) -> None:
+    staged = stage(log, "t", 0, [b"x"], claim=("query", 1))
+    for txn_id, epoch in (("query", 2), ("other", 1)):
+        with pytest.raises(ConfigError, match=f"was not staged for epoch {epoch} of '{txn_id}'"):
+            log.publish(txn_id, epoch, [staged])
+    assert log.publish("query", 1, [staged])
+
+
+def test_an_epoch_that_is_given_up_leaves_no_files(log: CommitLog) -> None:
+    for epoch in (0, 1):
+        stage(log, "t", 0, [b"x"], claim=("query", epoch))
+    log.discard("query", 0)
+    log.discard("never heard of", 0)
+    assert len(staged_names(log)) == 1
+    log.discard("query", 1)
+    assert staged_names(log) == []
+    assert log.publish("query", 0, [stage(log, "t", 0, [b"again"], claim=("query", 0))])
+    assert values(log) == [b"again"]
+
+
+def test_an_epoch_that_is_committed_cannot_be_given_up(log: CommitLog) -> None:
+    staged = [stage(log, "t", number, [b"x"] * 2, claim=("query", 1)) for number in range(3)]
+    stage(log, "t", 0, [b"a failed attempt"], claim=("query", 1))
+    leave_unfinished(log, 1, staged)
+    assert log.unfinished_publications() == [("query", 1)]
+    log.discard("query", 1)
+    assert len(staged_names(log)) == 4
+    assert log.publish("other", 0, [])
+    assert [values(log, "t", number) for number in range(3)] == [[b"x"] * 2] * 3
+    assert log.unfinished_publications() == []
+    assert staged_names(log) == []
+
+
+def test_a_file_of_another_log_is_refused(log: CommitLog, tmp_path: Path) -> None:
+    with commitlog.open(tmp_path / "other") as other:
+        other.create_topic("t")
+        staged = stage(other, "t", 0, [b"x"])
+        with pytest.raises(WrongLogError, match=f"is log {log.log_id}, not {other.log_id}"):
+            log.publish("query", 0, [staged])
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "0" * 15, "0" * 17, f"{'0' * 32}-01-{'0' * 16}", f"{'0' * 31}-1-{'0' * 16}", "A" * 16]
+)
+def test_a_name_that_is_not_of_a_staged_file_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="names no staged file"):
+        staged.parse_name(name)
 
 
 # --- what else happens to a partition before a publication is finished

@@ -68,7 +68,9 @@ def test_a_staged_file_holds_batches_as_a_segment_does_with_offsets_from_0(
     size, checksum = os.path.getsize(f"{log.path}/{staged.path}"), 0
     for batch in found:
         checksum = chained(checksum, crc32c(batch.raw[STAMP.size :]))
-    assert staged == StagedFile("t", 1, staged.file_id, size, 30_000, checksum, log.topic("t").topic_id)
+    assert staged == StagedFile(
+        "t", 1, staged.file_id, size, 30_000, checksum, log.topic("t").topic_id, None, log.log_id
+    )
 
 
 def test_keys_timestamps_and_headers_are_staged_too(log: CommitLog) -> None:

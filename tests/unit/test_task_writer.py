@@ -25,7 +25,7 @@ def writer_of(log: CommitLog) -> Any:
     pytest.importorskip("pyspark")
     from commitlog.spark.task import TaskWriter
 
-    return TaskWriter(log, "t")
+    return TaskWriter(log, "t", "query", 0)
 
 
 def rows(first: int, count: int) -> pa.RecordBatch:
@@ -47,7 +47,7 @@ def test_a_large_task_makes_files_that_are_segments_and_keeps_the_order_of_rows(
     assert len(staged) == len(names(f"{log.path}/staging")) > 4
     assert all(one.size_bytes <= SEGMENT_BYTES for one in staged)
     found = {os.stat(f"{log.path}/{one.path}").st_ino for one in staged}
-    assert log.publish("q", 0, staged)
+    assert log.publish("query", 0, staged)
     for number, partition in enumerate(log.topic("t").partitions):
         assert [int(one.value) for one in partition.records()] == list(range(number, 200, 2))
         found -= {os.stat(segment.path).st_ino for segment in partition.segments}

@@ -5,15 +5,22 @@ as its producer, which identifies it in the partition, and the number of its fir
 
 The stamps of its batches may hold anything: before a file is adopted it gets the partition's stamps, and a
 crash may interrupt that. So the checksum that identifies a file covers everything but the stamps.
+
+A file that was staged for an epoch of a transaction has a claim in its name. Only that epoch can publish it,
+so that what its other attempts left can be removed as soon as it is published or given up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
+
+from xxhash import xxh3_128_hexdigest
 
 from commitlog import files
 from commitlog.batches.batch import RecordBatch
@@ -25,10 +32,24 @@ from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, CorruptionError, InvalidRecordError
 
 FOLDER, SUFFIX = "staging", ".staged"
+RECEIVING_SUFFIX = ".receiving"  # bytes of a staged file that another machine is sending
 KEPT_SECONDS = 24 * 60 * 60  # a staged file that is not published by then is removed
 _CHUNK_BYTES = 4 << 20  # appended at once, while other appends wait
 _CHUNK_BATCHES = 512  # files.write_at() writes this many without a copy
 _CRC = Struct("<I")
+_NAME = re.compile(r"(?:([0-9a-f]{32})-(0|[1-9][0-9]{0,18})-)?([0-9a-f]{16})")
+
+
+class Claim(NamedTuple):
+    """The epoch of a transaction, as in the names of the files that were staged for it."""
+
+    txn_hash: str
+    epoch: int
+
+    @classmethod
+    def of(cls, txn_id: str, epoch: int) -> Claim:
+        """Return the claim of an epoch."""
+        return cls(xxh3_128_hexdigest(txn_id.encode()), epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +63,28 @@ class StagedFile:
     records: int
     checksum: int
     topic_id: str | None = None  # of the topic it was staged for
+    claim: Claim | None = None  # of the only epoch that may publish it; None for any
+    log_id: str | None = None  # of the log it was staged for
+
+    @property
+    def name(self) -> str:
+        """Its name without the suffix."""
+        claim = "" if self.claim is None else f"{self.claim.txn_hash}-{self.claim.epoch}-"
+        return f"{claim}{self.file_id:016x}"
 
     @property
     def path(self) -> str:
         """Its path, relative to the log."""
-        return os.path.join(FOLDER, f"{self.file_id:016x}{SUFFIX}")
+        return os.path.join(FOLDER, self.name + SUFFIX)
+
+
+def parse_name(name: str) -> tuple[Claim | None, int]:
+    """Return the claim and the file_id in the name of a staged file; ValueError if it is not such a name."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name!r:.80} names no staged file")
+    txn_hash, epoch, file_id = found.groups()
+    return None if txn_hash is None else Claim(txn_hash, int(epoch)), int(file_id, 16)
 
 
 class StagedBatch(NamedTuple):
@@ -73,7 +111,11 @@ def read_staged(log_path: str, staged: StagedFile) -> list[StagedBatch]:
 
     It may be longer: it was adopted and appended to, and then a power cut lost the segment's name.
     """
-    path = os.path.join(log_path, staged.path)
+    return read_batches(os.path.join(log_path, staged.path), staged)
+
+
+def read_batches(path: str, staged: StagedFile) -> list[StagedBatch]:
+    """Return the batches of a staged file that is at this path, perhaps under another name."""
     if staged.size_bytes == 0:
         return []
     try:
@@ -118,13 +160,18 @@ def check_staged(log_path: str, staged: StagedFile, config: TopicConfig) -> list
 
 
 def _check_keys(path: str, batches: Iterable[StagedBatch]) -> None:
+    for batch in record_batches(path, batches):
+        if batch.body.keys.nulls != NO_NULLS:
+            row = batch.header.producer[2] + int(batch.key_lengths.argmin())
+            raise InvalidRecordError(row, "a compacted topic needs a key in every record")
+
+
+def record_batches(path: str, batches: Iterable[StagedBatch]) -> Iterator[RecordBatch]:
+    """Iterate over batches of a staged file with their records; their offsets mean nothing."""
     view = memoryview(files.map_file(path) or b"")
     for one in batches:
         header, _ = unstamped(view, one.position, len(view), path)
-        batch = RecordBatch(header, view[one.position : one.position + one.size], path, one.position)
-        if batch.body.keys.nulls != NO_NULLS:
-            row = one.producer[2] + int(batch.key_lengths.argmin())
-            raise InvalidRecordError(row, "a compacted topic needs a key in every record")
+        yield RecordBatch(header, view[one.position : one.position + one.size], path, one.position)
 
 
 def chunks(
@@ -185,10 +232,27 @@ def remove_staged(log_path: str, staged: Iterable[StagedFile]) -> None:
 
 def remove_leftovers(log_path: str, now: float) -> None:
     """Remove staged files that were not modified for a day; `now` is in seconds since the epoch."""
+    for one in _entries(log_path):
+        with contextlib.suppress(FileNotFoundError):  # another process removed it first
+            if one.stat().st_mtime < now - KEPT_SECONDS:
+                files.remove(one.path)
+
+
+def remove_claimed(log_path: str, is_over: Callable[[Claim], bool]) -> None:
+    """Remove the files staged for epochs that are over: published, or given up."""
+    for one in _entries(log_path):
+        try:
+            claim, _ = parse_name(one.name.partition(".")[0])
+        except ValueError:
+            continue
+        if claim is not None and is_over(claim):
+            files.remove(one.path)
+
+
+def _entries(log_path: str) -> list[os.DirEntry[str]]:
+    """Return the staged files, including those that are still being received."""
     try:
         with os.scandir(os.path.join(log_path, FOLDER)) as found:
-            for one in found:
-                if one.name.endswith(SUFFIX) and one.stat().st_mtime < now - KEPT_SECONDS:
-                    files.remove(one.path)
-    except FileNotFoundError:  # nothing was ever staged, or another process removed it first
-        return
+            return [one for one in found if one.name.endswith((SUFFIX, RECEIVING_SUFFIX))]
+    except FileNotFoundError:  # nothing was ever staged
+        return []

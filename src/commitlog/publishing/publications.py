@@ -2,7 +2,7 @@
 
 The key is the id of the transaction. A record with a list of staged files commits an epoch; a later one
 without it says that all of them are appended. As JSON: {"epoch": 7, "before": 6, "staged": [["orders", 0,
-"00f3...", size, records, checksum, topic_id], ...]} and then {"epoch": 7}.
+name, size, records, checksum, topic_id], ...]} and then {"epoch": 7}.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from commitlog.batches.staged import StagedFile
+from commitlog.batches.staged import Claim, StagedFile, parse_name
 from commitlog.errors import CorruptionError
 from commitlog.ids import is_id
 from commitlog.partition import Partition
@@ -48,6 +48,8 @@ class Publications:
         self._partition = partition
         self._lock = threading.Lock()
         self._table: dict[str, Publication] = {}
+        self._unfinished: dict[str, Publication] = {}  # those of the table that have files to append
+        self._by_hash: dict[str, Publication] = {}  # the same ones, by the hash that claims have
         self._next_offset = 0
 
     def latest(self, txn_id: str) -> Publication | None:
@@ -56,11 +58,20 @@ class Publications:
             self._catch_up()
             return self._table.get(txn_id)
 
+    def is_over(self, claim: Claim) -> bool:
+        """Say whether an epoch is completely published, or a later one is: then nothing staged is needed."""
+        with self._lock:
+            self._catch_up()
+            latest = self._by_hash.get(claim.txn_hash)
+        if latest is None or claim.epoch > latest.epoch:
+            return False
+        return claim.epoch < latest.epoch or latest.staged is None
+
     def unfinished(self) -> list[Publication]:
         """Return the publications that may not be completely appended: at most one, as a lock orders them."""
         with self._lock:
             self._catch_up()
-            return [one for one in self._table.values() if one.staged is not None]
+            return list(self._unfinished.values())
 
     def write(self, publication: Publication) -> None:
         """Store a publication durably."""
@@ -84,6 +95,10 @@ class Publications:
                     reason = f"the record at offset {record.offset} is not what publish() writes"
                     raise CorruptionError(self._partition.path, 0, reason) from None
                 self._table[one.txn_id] = one
+                self._unfinished.pop(one.txn_id, None)
+                if one.staged is not None:
+                    self._unfinished[one.txn_id] = one
+                self._by_hash[Claim.of(one.txn_id, one.epoch).txn_hash] = one
             self._next_offset = end
 
 
@@ -92,7 +107,7 @@ def _to_json(publication: Publication) -> tuple[bytes, bytes]:
     if publication.staged is not None:
         stored["before"] = publication.before
         stored["staged"] = [
-            [one.topic, one.partition, f"{one.file_id:016x}", one.size_bytes,
+            [one.topic, one.partition, one.name, one.size_bytes,
              one.records, one.checksum, one.topic_id]
             for one in publication.staged
         ]  # fmt: skip
@@ -110,14 +125,15 @@ def _from_json(key: bytes, value: bytes) -> Publication:
 
 
 def _staged(
-    topic: Any, partition: Any, file_id: Any, size: Any, records: Any, checksum: Any, topic_id: Any = None
+    topic: Any, partition: Any, name: Any, size: Any, records: Any, checksum: Any, topic_id: Any = None
 ) -> StagedFile:
     check_topic_name(topic)  # an InvalidTopicError is a ValueError
     if topic_id is not None and not is_id(topic_id):
         raise ValueError(f"{topic_id!r:.40} is not the id of a topic")
+    claim, file_id = parse_name(name)
     return StagedFile(
-        topic, _number(partition), _file_id(file_id),
-        _number(size), _number(records), _number(checksum), topic_id,
+        topic, _number(partition), file_id,
+        _number(size), _number(records), _number(checksum), topic_id, claim,
     )  # fmt: skip
 
 
@@ -125,10 +141,3 @@ def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r:.40} is not a number of a publication")
     return value
-
-
-def _file_id(text: Any) -> int:
-    found = int(text, 16)
-    if text != f"{found:016x}":
-        raise ValueError(f"{text!r:.40} names no staged file")
-    return found

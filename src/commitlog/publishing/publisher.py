@@ -15,11 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from commitlog.batches.staged import (
     FOLDER,
+    Claim,
     StagedBatch,
     StagedFile,
     check_staged,
     chunks,
     read_staged,
+    remove_claimed,
     remove_leftovers,
     remove_staged,
 )
@@ -82,7 +84,23 @@ class Publisher:
             known.write(publication)
             if staged:
                 self._complete(known, publication, checked)
+            remove_claimed(self._log_path, known.is_over)
             return True
+
+    def discard(self, txn_id: str, epoch: int) -> None:
+        """Remove what was staged for an epoch, unless it is committed; see CommitLog.discard()."""
+        _check_arguments(txn_id, epoch, ())
+        claim = Claim.of(txn_id, epoch)
+        with self._process_lock():
+            known = self._known()
+            latest = None if known is None else known.latest(txn_id)
+            if latest is None or latest.epoch != epoch or latest.staged is None:
+                remove_claimed(self._log_path, lambda one: one == claim)
+
+    def unfinished(self) -> list[tuple[str, int]]:
+        """Return the transactions and epochs that are committed but perhaps not completely appended."""
+        known = self._known()
+        return [] if known is None else [(one.txn_id, one.epoch) for one in known.unfinished()]
 
     def finish_left(self) -> None:
         """Finish what a dead process left, unless another process is publishing, which does this anyway."""
@@ -93,6 +111,7 @@ class Publisher:
                 known = self._known()
                 if known is not None:
                     self._finish(known)
+                    remove_claimed(self._log_path, known.is_over)
                 remove_leftovers(self._log_path, time.time())
         except HeldElsewhereError:
             pass
@@ -144,6 +163,7 @@ class Publisher:
         except (CommitLogError, OSError) as error:
             raise UnfinishedPublicationError(publication.txn_id, publication.epoch, str(error)) from error
         # crash: published, staged files still there -> remove_leftovers() after a day
+        # or sooner: the next publish() or open() removes those that have a claim
         remove_staged(self._log_path, staged)
 
     def _find(self, staged: StagedFile) -> Topic:
@@ -224,6 +244,10 @@ def _check_arguments(txn_id: object, epoch: object, staged: Sequence[StagedFile]
         raise ConfigError("epoch", epoch, "must be a non-negative integer")
     if len({one.file_id for one in staged}) < len(staged):
         raise ConfigError("staged", len(staged), "must not name a file twice")
+    claim = Claim.of(txn_id, epoch)
+    for one in staged:
+        if one.claim not in (None, claim):
+            raise ConfigError("staged", one.path, f"was not staged for epoch {epoch} of {txn_id!r}")
 
 
 def _grouped(staged: Iterable[StagedFile]) -> dict[tuple[str, str | None, int], list[StagedFile]]:

@@ -291,7 +291,64 @@ class FoundOffset:
     offset: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class SentFile:
+    """A staged file for the partition `name`, as it is to be published; `file` is its name there."""
+
+    name: TopicPartition
+    topic_id: str
+    file: str
+    size_bytes: int
+    records: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Bytes of a staged file from `position` on, for the leader of its partition; answered by Staged.
+
+    Without data, the file is complete: the node checks it and makes it durable before it answers.
+    """
+
+    file: SentFile
+    position: int
+    data: Data = NO_DATA
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The bytes are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Complete staged files, to be appended as an epoch of a transaction; answered by Published.
+
+    The node must lead the partitions of all of them, and have their only replicas.
+    """
+
+    txn_id: str
+    epoch: int
+    files: tuple[SentFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """`is_new` is False if that epoch, or a later one, was published before."""
+
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Remove what was staged for an epoch that will not be published; answered by Staged."""
+
+    txn_id: str
+    epoch: int
+
+
 Message = (
     Refused | Fetch | Fetched | Describe | Described | Append | Appended | Read | ReadBatches | FindOffset
-    | FoundOffset | Join | Joined | Heartbeat | ClusterNow | Submit | Decided
+    | FoundOffset | Join | Joined | Heartbeat | ClusterNow | Submit | Decided | Stage | Staged | Publish
+    | Published | Discard
 )  # fmt: skip

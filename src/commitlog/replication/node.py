@@ -84,7 +84,7 @@ class Node:
         self._stopped = False
         self._hosting = LocalTopics(log, node_id, self._attend)
         self._core = NodeCore(node_id, transport, controller, self.config, self._hosting)
-        self._clients = ClientService(_Host(self._core, controller, self._hosting, self._submit))
+        self._clients = ClientService(_Host(log, self._core, controller, self._hosting, self._submit))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -272,11 +272,13 @@ class _Host:
 
     def __init__(
         self,
+        log: CommitLog,
         core: NodeCore,
         controller: Controller,
         hosting: LocalTopics,
         submit: Callable[[Administrative], int],
     ) -> None:
+        self.log = log
         self._core, self._controller, self._hosting = core, controller, hosting
         self.leads, self.check_can_append = core.leads, core.check_can_append
         self.when_acknowledged, self.submit = core.when_acknowledged, submit

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import secrets
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from commitlog.batches.staged import StagedFile
-from commitlog.errors import ConfigError
+from commitlog.errors import CommitLogError, ConfigError, CorruptionError, NotSharedError
 from commitlog.locks import LogLock
 from commitlog.log import CommitLog
+from commitlog.spark.readable import is_remote
 from commitlog.spark.schema import check_sink
-from commitlog.spark.worker import open_files
+from commitlog.spark.worker import open_files, open_log
 from commitlog.spark.write_options import WriteOptions
 
 try:
@@ -27,7 +32,11 @@ except ImportError:  # Spark 4.0 passes streams row by row
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from commitlog.replication.remote.remote_log import RemoteLog
+
+_log = logging.getLogger("commitlog.spark")
 _QUERY_ID = "sql.streaming.queryId"  # stored in the checkpoint: the same after a restart
+_BATCH_ID = "streaming.sql.batchId"
 _ROWS = 10_000
 
 
@@ -36,14 +45,48 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
     """What a task reports to the driver."""
 
     staged: tuple[StagedFile, ...]
-    query_id: str | None = None
+    host: str
+    txn_id: str | None = None
+
+
+@contextlib.contextmanager
+def _writable(path: str) -> Iterator[CommitLog | RemoteLog]:
+    """Open a log for publishing: its files here, or the node that has them."""
+    if is_remote(path):
+        yield cast("RemoteLog", open_log(path))
+    else:
+        with CommitLog.open(path, "shared", None) as log:
+            yield log
 
 
 def publish(path: str, txn_id: str, epoch: int, messages: Sequence[Written | None]) -> None:
     """Append what tasks have staged, in the order of tasks, unless the epoch is already published."""
-    staged = [one for message in messages if message is not None for one in message.staged]
-    with CommitLog.open(path, "shared", None) as log:
-        log.publish(txn_id, epoch, staged)
+    written = [message for message in messages if message is not None]
+    staged = [one for message in written for one in message.staged]
+    with _writable(path) as log:
+        try:
+            log.publish(txn_id, epoch, staged)
+        except CorruptionError:
+            for message in written:
+                if not is_remote(path) and not all(_is_here(path, one) for one in message.staged):
+                    raise NotSharedError(path, message.host, socket.gethostname()) from None
+            raise
+
+
+def _is_here(path: str, staged: StagedFile) -> bool:
+    return staged.size_bytes == 0 or os.path.exists(os.path.join(path, staged.path))
+
+
+def discard(path: str, txn_id: str, epoch: int) -> None:
+    """Remove what tasks have staged for an epoch that failed, unless it is committed.
+
+    What cannot be removed now is removed by a later publication, or after a day.
+    """
+    try:
+        with _writable(path) as log:
+            log.discard(txn_id, epoch)
+    except (CommitLogError, OSError) as problem:
+        _log.warning("%s: staged files of a failed query stay for now: %s", path, problem)
 
 
 def check(schema: StructType, options: WriteOptions, overwrite: bool) -> str | None:
@@ -51,13 +94,14 @@ def check(schema: StructType, options: WriteOptions, overwrite: bool) -> str | N
     if overwrite:
         raise ConfigError("mode", "overwrite", "a log can only be appended to; use append")
     names = check_sink(schema, options.topic)
-    log = open_files(options.path)
+    log = open_log(options.path)
     if options.topic is not None:
         from commitlog.spark.task import find_topic
 
         if find_topic(log, options.topic).config.compacts and "key" not in names:
             raise ConfigError("topic", options.topic, "is compacted, so the frame must have a column key")
-    LogLock.take(options.path, shared=True).release()  # LogLockedError if a process has exclusive access
+    if not is_remote(options.path):
+        LogLock.take(options.path, shared=True).release()  # LogLockedError if a process has exclusive access
     return log.log_id
 
 
@@ -69,8 +113,14 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._log_id = check(schema, self._options, overwrite)
         self._txn_id = self._options.txn_app_id or f"spark-batch-{secrets.token_hex(16)}"
         self._epoch = self._options.txn_version or 0
+        self._is_published = self._txn_id == self._options.txn_app_id and self._was_published()
+
+    def _was_published(self) -> bool:
+        """Whether there is nothing to write. A node only says so when asked to publish."""
+        if is_remote(self._options.path):
+            return False
         published = open_files(self._options.path).published(self._txn_id)
-        self._is_published = published is not None and published >= self._epoch
+        return published is not None and published >= self._epoch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage the rows of a task, in a worker process."""
@@ -79,15 +129,18 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         if self._is_published:
             for _ in iterator:  # otherwise Spark would write into a closed pipe
                 pass
-            return Written(())
-        return Written(stage(self._options.path, self._log_id, self._options.topic, iterator))
+            return Written((), socket.gethostname())
+        options = self._options
+        staged = stage(options.path, self._log_id, options.topic, self._txn_id, self._epoch, iterator)
+        return Written(staged, socket.gethostname())
 
     def commit(self, messages: list[Written | None]) -> None:
         """Publish what the tasks have staged, on the driver."""
         publish(self._options.path, self._txn_id, self._epoch, messages)
 
     def abort(self, messages: list[Written | None]) -> None:
-        """Leave all files: if commit() failed, they may be published. Unused ones are removed after a day."""
+        """Remove what the tasks have staged, unless it is committed: commit() may have failed after that."""
+        discard(self._options.path, self._txn_id, self._epoch)
 
 
 class _StreamWriter:
@@ -101,20 +154,32 @@ class _StreamWriter:
     def _stage(self, batches: Iterable[pa.RecordBatch]) -> Written:
         from commitlog.spark.task import stage
 
-        query_id = TaskContext.get().getLocalProperty(_QUERY_ID)
-        return Written(stage(self._options.path, self._log_id, self._options.topic, batches), query_id)
+        options, context = self._options, TaskContext.get()
+        txn_id = options.txn_id or context.getLocalProperty(_QUERY_ID)
+        if txn_id is None:
+            raise ConfigError("txnId", None, "must be given: Spark does not provide the query's id here")
+        epoch = int(context.getLocalProperty(_BATCH_ID))
+        staged = stage(options.path, self._log_id, options.topic, txn_id, epoch, batches)
+        return Written(staged, socket.gethostname(), txn_id)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
         """Publish a micro-batch, on the driver; a replayed one is published only once."""
-        txn_id = self._options.txn_id
-        for message in messages:
-            txn_id = txn_id or (message and message.query_id)
-        if txn_id is None:
-            raise ConfigError("txnId", None, "must be given: Spark does not provide the query's id here")
-        publish(self._options.path, txn_id, batchId, messages)
+        txn_id = self._txn_id(messages)
+        if txn_id is not None:  # otherwise there were no tasks
+            publish(self._options.path, txn_id, batchId, messages)
 
     def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
-        """Leave all files: if commit() failed, they may be published."""
+        """Remove what the tasks have staged, unless it is committed: commit() may have failed after that.
+
+        If no task has told the transaction, the next run of the batch removes it.
+        """
+        txn_id = self._txn_id(messages)
+        if txn_id is not None:
+            discard(self._options.path, txn_id, batchId)
+
+    def _txn_id(self, messages: Iterable[Written | None]) -> str | None:
+        told = (message.txn_id for message in messages if message is not None)
+        return self._options.txn_id or next(told, None)
 
 
 class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):  # type: ignore[misc]

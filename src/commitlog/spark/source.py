@@ -12,6 +12,7 @@ from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range, batch_ranges, cut
 from commitlog.spark.readable import ReadableLog
 from commitlog.spark.schema import fields_of, full_schema
+from commitlog.spark.unfinished import finish_publications
 from commitlog.spark.worker import open_log, read_ranges
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[Slice]:
         """Return the slices of the tasks."""
+        finish_publications(self._options.path)
         return slices(plan(open_log(self._options.path), self._options))
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:

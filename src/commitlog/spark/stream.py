@@ -19,6 +19,7 @@ from commitlog.spark.planning import Offsets, Stored, lost
 from commitlog.spark.readable import is_remote
 from commitlog.spark.schema import fields_of
 from commitlog.spark.source import Slice, slices
+from commitlog.spark.unfinished import finish_publications
 from commitlog.spark.worker import open_files, open_log, read_ranges
 
 try:
@@ -58,6 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def initialOffset(self) -> Stored:  # noqa: N802
         """Return the offsets at which a new query starts."""
         if self._initial is None:
+            finish_publications(self._options.path)
             log = open_log(self._options.path)
             names = planning.subscribed(log, self._options)
             self._initial = planning.starts(log, self._options, names, LATEST)
@@ -138,6 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _bounds(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the start and the end of each subscribed partition that exists."""
+        finish_publications(self._options.path)
         log = open_log(self._options.path)
         found = {}
         for name in planning.subscribed(log, self._options, all_there=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,31 +14,41 @@ import pyarrow.compute as pc
 from commitlog.batches.staged import StagedFile, remove_staged
 from commitlog.errors import ConfigError, InvalidRecordError, UnknownTopicError
 from commitlog.log import CommitLog
+from commitlog.partitions.reader import LogReader
 from commitlog.publishing.staging import StagingWriter
+from commitlog.spark.readable import ReadableLog
 from commitlog.spark.worker import log_here, settle_down
-from commitlog.topic import Topic
+from commitlog.topic import PartitionedTopic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from commitlog.replication.remote.remote_log import RemoteLog
+
 _STORED = ("value", "key", "headers", "timestamp")
 
 
-def find_topic(log: CommitLog, name: str) -> Topic:
+def find_topic(log: ReadableLog, name: str) -> PartitionedTopic[LogReader]:
     """Return the topic to write to; ConfigError, with how to create it, if it does not exist."""
     try:
         return log.topic(name)
     except UnknownTopicError:
-        how = f"no such topic in {log.path}; create it with log.create_topic({name!r}, partitions=...)"
+        where = log.path if isinstance(log, CommitLog) else "that log"
+        how = f"no such topic in {where}; create it with log.create_topic({name!r}, partitions=...)"
         raise ConfigError("topic", name, how) from None
 
 
 def stage(
-    path: str, log_id: str | None, topic: str | None, batches: Iterable[pa.RecordBatch]
+    path: str,
+    log_id: str | None,
+    topic: str | None,
+    txn_id: str,
+    epoch: int,
+    batches: Iterable[pa.RecordBatch],
 ) -> tuple[StagedFile, ...]:
     """Stage the rows of a task; returns the files, in the order in which partitions first occur."""
     settle_down()
-    writer = TaskWriter(log_here(path, log_id), topic)
+    writer = TaskWriter(cast("CommitLog | RemoteLog", log_here(path, log_id)), topic, txn_id, epoch)
     try:
         for batch in batches:
             writer.append(batch)
@@ -51,10 +61,11 @@ def stage(
 class TaskWriter:
     """Divides rows among staged files. Rows for one partition keep their order."""
 
-    def __init__(self, log: CommitLog, topic: str | None) -> None:
+    def __init__(self, log: CommitLog | RemoteLog, topic: str | None, txn_id: str, epoch: int) -> None:
         self._log = log
         self._topic = topic
-        self._topics: dict[str, Topic] = {}
+        self._txn_id, self._epoch = txn_id, epoch
+        self._topics: dict[str, PartitionedTopic[LogReader]] = {}
         self._files: dict[tuple[str, int], StagingWriter] = {}
         self._full: list[StagedFile] = []
         self._rows = 0
@@ -95,7 +106,8 @@ class TaskWriter:
             self._full.append(found.finish())
             found = None
         if found is None:
-            found = self._files[topic, number] = self._log.stage(topic, number)
+            found = self._log.stage(topic, number, txn_id=self._txn_id, epoch=self._epoch)
+            self._files[topic, number] = found
         return found
 
     def finish(self) -> tuple[StagedFile, ...]:
@@ -109,7 +121,8 @@ class TaskWriter:
         """Remove the files, unless finish() has returned them."""
         for one in self._files.values():
             one.discard()
-        remove_staged(self._log.path, self._full)
+        if isinstance(self._log, CommitLog):  # a node removes them with the rest of the epoch
+            remove_staged(self._log.path, self._full)
 
 
 def _by_topic(column: pa.Array, first_row: int) -> Iterator[tuple[str, pa.Array | None]]:
@@ -122,7 +135,7 @@ def _by_topic(column: pa.Array, first_row: int) -> Iterator[tuple[str, pa.Array 
         yield topic, None if len(topics) == 1 else pc.indices_nonzero(pc.equal(column, topic))
 
 
-def _numbers(topic: Topic, columns: dict[str, pa.Array], count: int) -> NDArray[Any]:
+def _numbers(topic: PartitionedTopic[LogReader], columns: dict[str, pa.Array], count: int) -> NDArray[Any]:
     """Return the partition of each row: the one it names, or that of its key."""
     named, keys = columns.get("partition"), columns.get("key")
     if named is not None and named.null_count == 0:

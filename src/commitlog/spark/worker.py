@@ -75,13 +75,13 @@ def forget_log(path: str) -> None:
             os.close(handle.directory)
 
 
-def log_here(path: str, log_id: str | None) -> CommitLog:
+def log_here(path: str, log_id: str | None) -> ReadableLog:
     """Return the log in a task; it must be the one that the driver sees.
 
     PathNotMountedError, with the host's name, if it cannot be read; WrongLogError if it is another log.
     """
     try:
-        log = open_files(path)
+        log = open_log(path)
         _check_identity(log, path, log_id)
         return log
     except (NotALogError, OSError) as problem:

@@ -1,4 +1,4 @@
-"""ClientService: answers clients' requests: descriptions, appends, reads, offsets of timestamps, commands.
+"""ClientService: answers clients' requests: descriptions, appends, reads, offsets, publications, commands.
 
 The Host gives it logs, leaders and acknowledgements. It holds reads that wait for records; one thread answers
 them when records arrive, or when their time is up.
@@ -12,17 +12,21 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
+from commitlog.batches.staged import StagedFile, parse_name
 from commitlog.errors import (
     ClosedError,
     CommitLogError,
+    ConfigError,
     NotLeaderError,
     OffsetOutOfRangeError,
     ProtocolError,
     WrongClusterError,
 )
+from commitlog.log import CommitLog
 from commitlog.partition import Partition
 from commitlog.partitions.reader import LogReader
 from commitlog.partitions.state import now_ms
+from commitlog.publishing.receiver import Receiver
 from commitlog.record import TopicPartition
 from commitlog.replication.cluster import ClusterState, TopicState
 from commitlog.replication.commands import Administrative
@@ -36,16 +40,22 @@ from commitlog.replication.messages import (
     Describe,
     Described,
     DescribedTopic,
+    Discard,
     FindOffset,
     FoundOffset,
     Message,
+    Publish,
+    Published,
     Read,
     ReadBatches,
+    SentFile,
+    Stage,
+    Staged,
     Submit,
 )
 from commitlog.replication.ports import Reply
 from commitlog.replication.refusals import refused
-from commitlog.replication.remote.intake import accepted
+from commitlog.replication.remote.intake import accepted, check_received
 from commitlog.tasks import Signal
 
 _logger = logging.getLogger("commitlog.replication")
@@ -54,6 +64,8 @@ _LONGEST_WAIT_MS = 60_000
 
 class Host(Protocol):
     """What the ClientService needs from a node."""
+
+    log: CommitLog
 
     def state(self) -> ClusterState:
         """Return the newest known state of the cluster; NotJoinedError if this node is not in it."""
@@ -95,6 +107,7 @@ class ClientService:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._receiver = Receiver(host.log.path)
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._watched: dict[LogReader, int] = {}  # the number of reads that wait for each
@@ -130,6 +143,13 @@ class ClientService:
             case FindOffset(name, topic_id, timestamp):
                 partition = self._host.partition(name, topic_id, any_replica=False)
                 return FoundOffset(partition.offset_for_timestamp(timestamp))
+            case Stage():
+                return self._stage(message)
+            case Publish(txn_id, epoch, files):
+                return Published(self._host.log.publish(txn_id, epoch, [self._staged(one) for one in files]))
+            case Discard(txn_id, epoch):
+                self._host.log.discard(txn_id, epoch)
+                return Staged()
             case Describe(names):
                 return described(self._host.state(), names)
             case Submit(command, theirs) if isinstance(command, Administrative):
@@ -157,6 +177,32 @@ class ClientService:
 
         self._host.when_acknowledged(name, offsets.stop, leader_epoch, message.timeout_ms, done)
         return None
+
+    def _stage(self, message: Stage) -> Message:
+        staged = self._staged(message.file)
+        if message.data.size:
+            self._receiver.receive(staged, message.position, message.data.read())
+        else:
+            config = self._host.log.topic(staged.topic).config
+            self._receiver.finish(staged, lambda path: check_received(path, staged, config))
+        return Staged()
+
+    def _staged(self, file: SentFile) -> StagedFile:
+        """Return a client's file, if this node can publish it."""
+        self._host.partition(file.name, file.topic_id, any_replica=False)
+        found = self._host.state().partition(file.name)
+        if found is None or len(found.replicas) > 1 or found.target is not None:
+            reason = "has replicas on other nodes, which would not know what was published: use one replica"
+            raise ConfigError("topic", file.name.topic, reason)
+        try:
+            claim, file_id = parse_name(file.file)
+        except ValueError as problem:
+            raise ProtocolError("this node", str(problem)) from None
+        if claim is None or min(file.size_bytes, file.records, file.checksum) < 0:
+            raise ProtocolError("this node", f"{file} cannot be a client's file")
+        return StagedFile(
+            *file.name, file_id, file.size_bytes, file.records, file.checksum, file.topic_id, claim
+        )
 
     def _read(self, message: Read, reply: Reply) -> Message | None:
         partition = self._host.partition(message.name, message.topic_id, any_replica=message.any_replica)

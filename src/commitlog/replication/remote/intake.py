@@ -1,4 +1,4 @@
-"""Intake: the checks that a leader makes on a client's encoded batch before it becomes part of the log.
+"""Intake: the checks that a leader makes on a client's batches before they become part of the log.
 
 The client made the same checks with the settings it knew. But every reader trusts what is in the log, so the
 leader does not rely on the client.
@@ -10,6 +10,7 @@ from commitlog.batches.batch import RecordBatch
 from commitlog.batches.columns import NO_NULLS
 from commitlog.batches.encode import EncodedBatch, retimed
 from commitlog.batches.format import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, NO_PRODUCER, STAMP, fold
+from commitlog.batches.staged import StagedFile, read_batches, record_batches
 from commitlog.config import MIB, TopicConfig
 from commitlog.errors import BatchTooLargeError, ConfigError, InvalidRecordError, RecordTooLargeError
 from commitlog.record import Buffer
@@ -26,6 +27,20 @@ def accepted(data: Buffer, config: TopicConfig, now_ms: int) -> EncodedBatch:
     batch = RecordBatch.decode(data, path="a client's batch")
     if batch.size_bytes != len(data):
         raise InvalidRecordError(0, f"its batch has {batch.size_bytes} bytes, but {len(data)} were sent")
+    _check(batch, config)
+    if batch.header.producer != NO_PRODUCER and min(batch.header.producer) < 0:
+        raise InvalidRecordError(0, f"{batch.header.producer} is not a valid producer")
+    encoded = _unstamped(batch)
+    return retimed(encoded, now_ms) if batch.header.flags & LOG_APPEND_TIME else encoded
+
+
+def check_received(path: str, staged: StagedFile, config: TopicConfig) -> None:
+    """Check a staged file that a client sent; raises the errors of accepted()."""
+    for batch in record_batches(path, read_batches(path, staged)):
+        _check(batch, config)
+
+
+def _check(batch: RecordBatch, config: TopicConfig) -> None:
     limit = MOST_UNPACKED_BYTES + config.max_message_bytes
     if batch.header.flags & CODEC_MASK and batch.body_bytes > limit:  # before anything is unpacked
         raise BatchTooLargeError(batch.body_bytes, limit, "bytes before compression")
@@ -36,8 +51,6 @@ def accepted(data: Buffer, config: TopicConfig, now_ms: int) -> EncodedBatch:
     if log_append_time != (config.message_timestamp_type == "LogAppendTime"):
         reason = "differs from that of the batch; open the topic again"
         raise ConfigError("message_timestamp_type", config.message_timestamp_type, reason)
-    encoded = _unstamped(batch)
-    return retimed(encoded, now_ms) if log_append_time else encoded
 
 
 def _unstamped(batch: RecordBatch) -> EncodedBatch:
@@ -56,8 +69,6 @@ def _check_header(batch: RecordBatch) -> None:
         raise InvalidRecordError(0, f"{header.record_count} records take {span} offsets")
     if header.flags & DELETE_HORIZON:
         raise InvalidRecordError(0, "the batch has already been compacted")
-    if header.producer != NO_PRODUCER and min(header.producer) < 0:
-        raise InvalidRecordError(0, f"{header.producer} is not a valid producer")
     if header.base_timestamp < 0:
         raise InvalidRecordError(0, "timestamp is negative")
     if header.flags & LOG_APPEND_TIME and batch.body.timestamps.stored is not None:

@@ -5,17 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from commitlog.batches.staged import Claim, StagedFile
 from commitlog.config import TopicConfig
 from commitlog.errors import ConfigError, TopicExistsError, UnknownTopicError
+from commitlog.publishing.staging import StagingWriter, new_file
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
 from commitlog.replication.commands import CreateTopic, DeleteTopic
-from commitlog.replication.messages import Acks, Message, Submit
+from commitlog.replication.messages import (
+    Acks,
+    Discard,
+    Message,
+    Publish,
+    Published,
+    Refused,
+    SentFile,
+    Submit,
+)
+from commitlog.replication.refusals import error_of
+from commitlog.replication.remote.remote_output import RemoteOutput, sent_file
 from commitlog.replication.remote.remote_partition import RemotePartition
 from commitlog.replication.remote.router import Deadline, ReadFrom, Router
 from commitlog.replication.transports.opener import split_address
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
 from commitlog.topic import PartitionedTopic, check_key, encode_part
+
+_PUBLISH_MS = (
+    600_000  # how long a node may take to publish: giving up earlier would leave it open whether it did
+)
 
 
 class RemoteLog:
@@ -129,6 +146,54 @@ class RemoteLog:
             if attempts == 1:  # otherwise an earlier attempt may have deleted it, and its answer was lost
                 raise
         self._router.forget(name)
+
+    # --- publishing what was written elsewhere
+
+    def stage(self, topic: str, partition: int, *, txn_id: str, epoch: int) -> StagingWriter:
+        """Return a writer of a staged file, which it sends to the node that leads the partition.
+
+        Only publish() with this txn_id and epoch can append the file; see CommitLog.stage().
+        """
+        found = self.topic(topic)
+        found.partition(partition)
+        claim = Claim.of(txn_id, epoch)
+        file = new_file(topic, partition, found.topic_id, claim, self.log_id)
+        return StagingWriter(file, found.config, RemoteOutput(self._router, file))
+
+    def publish(self, txn_id: str, epoch: int, staged: Sequence[StagedFile]) -> bool:
+        """Have a node append staged files, all or nothing and once, and durably; see CommitLog.publish().
+
+        One node must lead all their partitions, and have their only replicas: it alone knows which epochs
+        are published. If no answer came in time, the files may have been published: publish them again.
+        """
+        message = Publish(txn_id, epoch, tuple(sent_file(one) for one in staged))
+        deadline = Deadline(max(self._router.timeout_ms, _PUBLISH_MS))
+        if staged:
+            self._check_publishable(message.files, deadline)
+            first = message.files[0]
+            answer = self._router.ask_for(first.name, first.topic_id, lambda try_ms: message, deadline)
+        else:
+            answer = self._router.ask_any(lambda try_ms: message, txn_id, deadline)
+        assert isinstance(answer, Published)
+        return answer.is_new
+
+    def _check_publishable(self, files: Iterable[SentFile], deadline: Deadline) -> None:
+        leaders: dict[str | None, str] = {}
+        for file in files:
+            address, _ = self._router.place_of(file.name, file.topic_id, deadline)
+            leaders.setdefault(address, str(file.name))
+        if len(leaders) > 1:
+            names = " and ".join(list(leaders.values())[:2])
+            reason = f"{names} are on different nodes; what is published together must be on one node"
+            raise ConfigError("staged", len(leaders), reason)
+
+    def discard(self, txn_id: str, epoch: int) -> None:
+        """Remove the files that were staged with this txn_id and epoch, unless they are published."""
+        deadline = self._router.deadline()
+        for address in self._router.describe((), deadline).nodes.values():
+            answer = self._router.ask_once(address, Discard(txn_id, epoch), deadline.try_ms)
+            if isinstance(answer, Refused):
+                raise error_of(answer)
 
     def close(self) -> None:
         """End all connections. Idempotent."""

@@ -124,7 +124,7 @@ def from_bytes(raw: bytes, address: str, max_frame_bytes: int = 100 << 20) -> tu
 # --- messages ----------------------------------------------------------------------------------------
 
 TYPES[messages.Refused] = fields(messages.Refused, fields=NESTED)
-TYPES.update({one: listed(one) for one in (PartitionState, Reign, Member, Deletion)})
+TYPES.update({one: listed(one) for one in (PartitionState, Reign, Member, Deletion, messages.SentFile)})
 _COMMAND = named(*get_args(Submitted))
 # each with the codecs of the fields that are narrower than their types
 _MESSAGES: dict[int, tuple[type, dict[str, Codec]]] = {
@@ -145,6 +145,11 @@ _MESSAGES: dict[int, tuple[type, dict[str, Codec]]] = {
     16: (messages.Joined, {"session_timeout_ms": COUNT}),
     17: (messages.Heartbeat, {"max_wait_ms": COUNT}),
     18: (messages.ClusterNow, {}),
+    19: (messages.Stage, {"position": COUNT}),
+    20: (messages.Staged, {}),
+    21: (messages.Publish, {"epoch": COUNT}),
+    22: (messages.Published, {}),
+    23: (messages.Discard, {"epoch": COUNT}),
 }
 KINDS = {kind: (one, fields(one, **limited)) for kind, (one, limited) in _MESSAGES.items()}
 _BY_KIND = {kind: (one.__name__, codec) for kind, (one, codec) in KINDS.items()}
