@@ -19,7 +19,7 @@ from .queries import stream
 STEPS = ["nothing", "committed", "appended to one partition", "appended to both", "told that it is done"]
 
 
-def write(frame: DataFrame, path: Path, format_name: str = "commitlog", **options: Any) -> None:
+def write(frame: DataFrame, path: Path | str, format_name: str = "commitlog", **options: Any) -> None:
     """Write a frame."""
     writer = frame.write.format(format_name).mode("append")
     writer.options(**{name: str(one) for name, one in options.items()}).save(str(path))
@@ -162,3 +162,29 @@ def writing_twice() -> type[DefaultSource]:
             return self._doubled(super().streamWriter(schema, overwrite))
 
     return Twice
+
+
+def staging_elsewhere() -> type[DefaultSource]:
+    """A sink whose files vanish before they are published: as if tasks had another directory at that path."""
+
+    class Elsewhere(DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "elsewhere"
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            import os
+
+            writer = super().writer(schema, overwrite)
+            publish, path = writer.commit, self.options["path"]
+
+            def commit(messages: Any) -> None:
+                for message in messages:
+                    for one in message.staged:
+                        os.unlink(os.path.join(path, one.path))
+                publish(messages)
+
+            writer.commit = commit  # type: ignore[method-assign]
+            return writer
+
+    return Elsewhere

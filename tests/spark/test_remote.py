@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from helpers import names
+from pyspark.sql import DataFrame, SparkSession
 
 import commitlog
+from commitlog import CommitLog
 from commitlog.replication import Node, StaticController, TcpTransport
 from commitlog.spark import map_arrow
 
 from .queries import offsets, read, refusal
+from .sinks import answering_with_an_error, write, writing_twice
 
 SECRET = b"between us"
 
@@ -73,12 +76,105 @@ def test_a_stream_goes_on_where_its_checkpoint_says(spark: SparkSession, place: 
     assert run() == 300
 
 
-def test_writing_needs_the_files(spark: SparkSession, place: str) -> None:
-    frame = spark.createDataFrame([(b"x",)], "value BINARY")
-    told = refusal(
-        lambda: frame.write.format("commitlog").mode("append").option("topic", "orders").save(place)
+# --- writing -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[CommitLog, str]]:
+    """A log that this process has for itself, and the path by which others write to it."""
+    with commitlog.open(tmp_path / "log") as log, commitlog.serve(log) as server:
+        for topic in ("in", "out"):
+            log.create_topic(topic, partitions=3)
+        yield log, server.path
+
+
+def numbers(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(0, count, 1, 3).selectExpr(
+        "CAST(id % 7 AS STRING) AS key", "CAST(id AS STRING) AS value"
     )
-    assert "over the network only reading works" in told
+
+
+def found(log: CommitLog, topic: str = "out") -> list[int]:
+    return sorted(int(record.value or b"") for record in log.topic(topic).records())
+
+
+def staged_names(log: CommitLog) -> list[str]:
+    return names(f"{log.path}/staging")
+
+
+def test_a_frame_is_written_through_the_network(spark: SparkSession, served: tuple[CommitLog, str]) -> None:
+    log, place = served
+    write(numbers(spark, 5_000), place, topic="out")
+    assert found(log) == list(range(5_000))
+    keys = {
+        number: {record.key for record in partition.records()}
+        for number, partition in enumerate(log.topic("out"))
+    }
+    assert all(log.topic("out").partition_numbers(pa.array(sorted(some))).tolist() == [number] * len(some)
+               for number, some in keys.items() if some)  # fmt: skip
+    assert staged_names(log) == []
+
+
+def test_a_version_is_written_once_through_the_network(
+    spark: SparkSession, served: tuple[CommitLog, str]
+) -> None:
+    log, place = served
+    for version in (1, 1, 2, 1):
+        write(numbers(spark, 10), place, topic="out", txnAppId="daily", txnVersion=version)
+    assert found(log) == sorted([*range(10)] * 2)
+    assert staged_names(log) == []
+
+
+def test_of_two_attempts_one_counts_and_a_failed_query_leaves_nothing_on_the_node(
+    spark: SparkSession, served: tuple[CommitLog, str]
+) -> None:
+    log, place = served
+    spark.dataSource.register(writing_twice())
+    write(numbers(spark, 100), place, "twice", topic="out")
+    assert found(log) == list(range(100))
+    assert staged_names(log) == []
+    frame = numbers(spark, 100).selectExpr("key", "IF(value = 99, raise_error('no'), value) AS value")
+    assert "no" in refusal(lambda: write(frame, place, topic="out"))
+    assert found(log) == list(range(100))
+    assert staged_names(log) == []
+
+
+@pytest.mark.parametrize("format_name", ["commitlog", "failing"])
+def test_a_stream_is_copied_exactly_once_through_the_network(
+    spark: SparkSession, served: tuple[CommitLog, str], tmp_path: Path, format_name: str
+) -> None:
+    log, place = served
+    spark.dataSource.register(answering_with_an_error(tmp_path / "failed"))
+    log.topic("in").append_many([b"%d" % number for number in range(200)])
+
+    def run() -> None:
+        stream = spark.readStream.format("commitlog").option("subscribe", "in")
+        stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "60").load(place)
+        writer = stream.select("key", "value").writeStream.format(format_name).option("topic", "out")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(processingTime="0 seconds").start(place)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    if format_name == "failing":
+        assert "the answer was lost" in refusal(run)
+    run()
+    assert found(log) == list(range(200))
+    log.topic("in").append_many([b"%d" % number for number in range(200, 250)])
+    run()
+    assert found(log) == list(range(250))
+    assert staged_names(log) == []
+
+
+def test_a_query_that_cannot_be_written_through_the_network_says_why_before_it_runs(
+    spark: SparkSession, served: tuple[CommitLog, str]
+) -> None:
+    _, place = served
+    frame = numbers(spark, 10)
+    assert "no such topic" in refusal(lambda: write(frame, place, topic="missing"))
+    assert "no such column" in refusal(lambda: write(frame.withColumn("x", frame.key), place, topic="out"))
 
 
 def test_a_wrong_path_says_what_is_wrong(spark: SparkSession, place: str) -> None:

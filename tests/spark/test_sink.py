@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from helpers import full_after, stage
 from pyspark.sql import DataFrame, SparkSession
 
 import commitlog
 from commitlog import CommitLog
+from commitlog.errors import UnfinishedPublicationError
 from commitlog.spark import sink
 from pyspark_commitlog import DefaultSource
 
@@ -24,6 +27,7 @@ from .sinks import (
     dying_after,
     fill,
     records,
+    staging_elsewhere,
     values,
     write,
     writing_twice,
@@ -171,6 +175,37 @@ def test_a_query_that_fails_writes_nothing(spark: SparkSession, log: CommitLog, 
     assert "no" in refusal(lambda: write(frame, log_path, topic="out"))
     assert values(log_path, "out") == []
     assert list((log_path / "staging").iterdir()) == []
+
+
+def test_files_that_only_another_host_has_are_an_error_that_names_it(
+    spark: SparkSession, log: CommitLog, log_path: Path
+) -> None:
+    spark.dataSource.register(staging_elsewhere())
+    told = refusal(lambda: write(numbers(spark, 100), log_path, "elsewhere", topic="out"))
+    assert f"files that a task staged on host {socket.gethostname()} are missing" in told
+    assert "mount the same directory on all hosts" in told
+    assert values(log_path, "out") == []
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
+def test_a_query_finishes_what_a_killed_writer_had_committed(
+    spark: SparkSession, log: CommitLog, log_path: Path, tmp_path: Path, streaming: bool
+) -> None:
+    staged = [stage(log, "out", number, [b"x"] * 10) for number in range(2)]
+    with full_after(1), pytest.raises(UnfinishedPublicationError):
+        log.publish("a writer", 0, staged)
+    assert len(values(log_path, "out")) == 10
+    if streaming:
+        frame = stream(spark, log_path, subscribe="out", startingOffsets="earliest")
+        writer = frame.writeStream.format("parquet").option(
+            "checkpointLocation", str(tmp_path / "checkpoint")
+        )
+        writer.trigger(availableNow=True).start(str(tmp_path / "data")).awaitTermination()
+        frame = spark.read.parquet(str(tmp_path / "data"))
+    else:
+        frame = read(spark, log_path, subscribe="out")
+    assert frame.count() == 20
+    assert log.published("a writer") == 0
 
 
 # --- streaming -----------------------------------------------------------------------------------
