@@ -27,11 +27,15 @@ _SOLE = PartitionState((_NODE_ID,), (_NODE_ID,), _NODE_ID, leader_epoch=0, versi
 class LogServer:
     """Serves the topics of a log to clients: commitlog.connect(), and Spark with the path `path`.
 
-    Clients read, append and publish as far as the mode of the log allows; topics are created and changed
-    where the log is open. Close the server before the log.
+    Clients read, append and publish; topics are created and changed where the log is open. Close the server
+    before the log.
     """
 
     def __init__(self, log: CommitLog, transport: Transport) -> None:
+        if log.mode == "r":
+            raise ConfigError(
+                "mode", "r", "a log must be open for writing, exclusively or shared, to be served"
+            )
         if os.path.exists(os.path.join(log.path, FILE_NAME)):
             raise ConfigError("log", log.path, "has replicated topics: start a Node, which serves them")
         self.log = log
