@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from commitlog.spark import CONF, use_java, use_python
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
 
 VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 STREAMING = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if VERSION >= (4, 1) else "")
@@ -51,3 +55,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real cluster, for programs that are submitted to it."""
+    from .cluster import Cluster  # it takes the settings from here
+
+    with Cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
