@@ -3,10 +3,11 @@
     with Cluster(folder) as cluster:
         print(cluster.submit(program, "an argument").stdout)
 
-Everything listens on 127.0.0.1, at ports that the system chooses. The last worker has, where the machine
-allows it, mounts and a host name of its own: it is "another machine", which may find another directory at a
-path than the others do. Each daemon and each driver leads a session of its own, by which everything that it
-has started is found and ended.
+Everything listens on loopback addresses, at ports that the system chooses: each worker at its own, because
+Spark runs two attempts of a task at the same time on different hosts only. The last worker has, where the
+machine allows it, mounts and a host name of its own: it is "another machine", which may find another
+directory at a path than the others do. Each daemon and each driver leads a session of its own, by which
+everything that it has started is found and ended.
 """
 
 from __future__ import annotations
@@ -40,9 +41,8 @@ DRIVER = "org.apache.spark.deploy.worker.DriverWrapper"
 # of which are there before the first task runs.
 CONF = {
     **SETTINGS,
-    "spark.cores.max": "2",
-    "spark.driver.bindAddress": HOST,
     "spark.driver.host": HOST,
+    "spark.cores.max": "2",
     "spark.driver.memory": "512m",
     "spark.executor.cores": "1",
     "spark.executor.extraJavaOptions": SHORT_LIFE,
@@ -84,11 +84,14 @@ def kill(pid: int) -> None:
 class Process:
     """A process that leads a session, with its output in files."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], output: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], output: Path, folder: Path | None = None
+    ) -> None:
         self._output = output
         with output.with_suffix(".out").open("w") as out, output.with_suffix(".err").open("w") as errors:
             self._process = subprocess.Popen(
                 command,
+                cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -186,6 +189,7 @@ class Worker:
         self._process = self._cluster.daemon(
             name,
             "org.apache.spark.deploy.worker.Worker",
+            f"127.0.0.{self._number + 1}",
             *("--cores", "2", "--memory", "2g", "--work-dir", str(self.folder)),
             self._cluster.master,
             prefix=entering() if self._is_elsewhere else (),
@@ -209,9 +213,10 @@ class Worker:
         """Return the processes of its executors."""
         return processes(self.pid, EXECUTOR)
 
-    def drivers(self) -> list[int]:
-        """Return the processes of drivers that it runs (cluster deploy mode)."""
-        return processes(self.pid, DRIVER)
+    def kill_drivers(self) -> None:
+        """Kill the drivers that run on it, in cluster deploy mode."""
+        for pid in processes(self.pid, DRIVER):
+            kill(pid)
 
     def kill_executor(self) -> None:
         """Kill its only executor."""
@@ -257,7 +262,7 @@ class Cluster:
             "SPARK_LAUNCHER_OPTS": SHORT_LIFE,
         }
         try:
-            self._master = self.daemon("master", "org.apache.spark.deploy.master.Master")
+            self._master = self.daemon("master", "org.apache.spark.deploy.master.Master", HOST)
             self.master = self._master.said(r"Starting Spark master at (spark://\S+)")
             for number in range(workers):
                 last = number == workers - 1
@@ -267,12 +272,27 @@ class Cluster:
             self.close()
             raise
 
-    def daemon(self, name: str, program: str, *arguments: str, prefix: Sequence[str] = ()) -> Process:
+    def daemon(
+        self, name: str, program: str, address: str, *arguments: str, prefix: Sequence[str] = ()
+    ) -> Process:
         """Start a daemon of Spark."""
         command = [*prefix, str(HOME / "bin" / "spark-class"), program]
-        command += ["--host", HOST, "--port", "0", "--webui-port", "0", *arguments]
-        self._started.append(Process(command, self.environment, self.folder / name))
+        command += ["--host", address, "--port", "0", "--webui-port", "0", *arguments]
+        environment = {**self.environment, "SPARK_LOCAL_IP": address}
+        self._started.append(Process(command, environment, self.folder / name))
         return self._started[-1]
+
+    @property
+    def applications(self) -> list[str]:
+        """The names of all applications that have registered, in order."""
+        return re.findall(r"Registered app (.+) with ID", self._master.stderr)
+
+    def revive(self) -> None:
+        """Start the workers that are dead."""
+        for worker in self.workers:
+            if not worker.is_alive:
+                worker.start()
+        self.wait()
 
     def wait(self) -> None:
         """Wait until the master knows all workers."""
@@ -287,21 +307,24 @@ class Cluster:
         deploy_mode: str = "client",
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        prefix: Sequence[str] = (),
+        folder: Path | None = None,
     ) -> Process:
-        """Submit a program by spark-submit; by default it runs this interpreter everywhere.
+        """Submit a program by spark-submit, in a folder; by default it runs this interpreter everywhere.
 
-        `options` are further ones of spark-submit, and `prefix` is a command that runs it.
+        `options` are further ones of spark-submit.
         """
         self._submissions += 1
-        command = [*prefix, str(HOME / "bin" / "spark-submit"), "--master", self.master]
+        command = [str(HOME / "bin" / "spark-submit"), "--master", self.master]
         command += ["--deploy-mode", deploy_mode, *options]
-        for name, value in {**CONF, **(conf or {})}.items():
+        settings = {**CONF, **(conf or {})}
+        if deploy_mode == "cluster":  # the worker that runs the driver says where that is
+            del settings["spark.driver.host"]
+        for name, value in settings.items():
             command += ["--conf", f"{name}={value}"]
         command += [str(program), *map(str, arguments)]
         given = {"PYSPARK_PYTHON": sys.executable, **(environment or {})}
         output = self.folder / f"submission-{self._submissions}"
-        self._started.append(Process(command, {**self.environment, **given}, output))
+        self._started.append(Process(command, {**self.environment, **given}, output, folder))
         return self._started[-1]
 
     def submit(self, program: Path | str, *arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,7 @@
 """Programs that tests submit to a cluster: spark-submit programs.py NAME ARGUMENTS.
 
-Tasks leave marks, so that a test knows what runs where: a file NAME-BATCH-PARTITION-ATTEMPT with the folder of
-the executor. They wait in the middle of their rows until there is a file NAME.go.
+Tasks leave marks, so that a test knows what runs where: a file NAME-BATCH-PARTITION-ATTEMPT with the folder
+of the executor. They wait in the middle of their rows until there is a file NAME.go.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-PATIENCE_S = 120
+PATIENCE_S = 240
+SCHEMA = "key BINARY, value BINARY"
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -34,8 +35,8 @@ def leave_mark(marks: str, name: str) -> str:
     return place
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited in vain for {what}")
@@ -69,19 +70,23 @@ def write(frame: DataFrame, path: str, topic: str, **options: str) -> None:
 def copies(spark: SparkSession, path: str, checkpoint: str, marks: str) -> None:
     """Copy the topic "in" to "batch", once however often this runs, and to "stream", which goes on."""
     print(spark.sparkContext.master, flush=True)
-    frame = read(spark, path, "in").mapInArrow(held(marks, "batch"), "key BINARY, value BINARY")
+    frame = read(spark, path, "in").mapInArrow(held(marks, "batch"), SCHEMA)
     write(frame, path, "batch", txnAppId="copies", txnVersion="1")
     reader = spark.readStream.format("commitlog").option("subscribe", "in")
     reader = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger="800", minPartitions="4")
-    rows = (
-        reader.load(path)
-        .select("key", "value")
-        .mapInArrow(held(marks, "stream", 1), "key BINARY, value BINARY")
-    )
+    rows = reader.load(path).select("key", "value").mapInArrow(held(marks, "stream", 1), SCHEMA)
     writer = rows.writeStream.format("commitlog").options(topic="stream", checkpointLocation=checkpoint)
     query = writer.trigger(processingTime="0 seconds").start(path)
     query.processAllAvailable()
     query.stop()
+
+
+def registered_copies(spark: SparkSession, *arguments: str) -> None:
+    """Make the copies where Spark does not find the format by itself: it asks another interpreter."""
+    from commitlog.spark import register
+
+    register(spark)
+    copies(spark, *arguments)
 
 
 def twice(spark: SparkSession, path: str, marks: str) -> None:
@@ -94,7 +99,7 @@ def twice(spark: SparkSession, path: str, marks: str) -> None:
             other = mark[:-1] + ("1" if mark.endswith("0") else "0")
             wait_for(lambda: os.path.exists(other), other)
 
-    write(read(spark, path, "in").mapInArrow(slow, "key BINARY, value BINARY"), path, "batch")
+    write(read(spark, path, "in").mapInArrow(slow, SCHEMA), path, "batch")
 
 
 def come_and_go(spark: SparkSession, path: str, marks: str) -> None:
@@ -115,9 +120,21 @@ def come_and_go(spark: SparkSession, path: str, marks: str) -> None:
         return pass_on
 
     for topic in ("batch", "stream"):
-        frame = read(spark, path, "in").mapInArrow(meeting(topic), "key BINARY, value BINARY")
+        frame = read(spark, path, "in").mapInArrow(meeting(topic), SCHEMA)
         write(frame, path, topic)
         wait_for(lambda: executors().size() == 0, "the end of the executors")
+
+
+def follow(spark: SparkSession, path: str, checkpoint: str, end: str) -> None:
+    """Copy the topics "in-..." to "copy-in-..." until a file `end` is there, and then what is left."""
+    reader = spark.readStream.format("commitlog").option("subscribePattern", "in-.*")
+    rows = reader.option("startingOffsets", "earliest").load(path)
+    rows = rows.selectExpr("concat('copy-', topic) AS topic", "key", "value")
+    writer = rows.writeStream.format("commitlog").option("checkpointLocation", checkpoint)
+    query = writer.trigger(processingTime="1 second").start(path)
+    wait_for(lambda: os.path.exists(end) or not query.isActive, end, 600)
+    query.processAllAvailable()
+    query.stop()
 
 
 def tries(spark: SparkSession, *paths: str) -> None:
@@ -137,6 +154,6 @@ def tries(spark: SparkSession, *paths: str) -> None:
 
 if __name__ == "__main__":
     session = SparkSession.builder.getOrCreate()
-    programs: tuple[Callable[..., None], ...] = (copies, twice, come_and_go, tries)
+    programs: tuple[Callable[..., None], ...] = (copies, registered_copies, twice, come_and_go, follow, tries)
     {program.__name__: program for program in programs}[sys.argv[1]](session, *sys.argv[2:])
     session.stop()

@@ -4,90 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import time
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 import pytest
-from helpers import wait_until
 from soak import SOAK, count
 
 import commitlog
 
-from .cluster import LOOK_S, OTHER_MACHINE, PATIENCE_S, Cluster, Process, Worker, missing
+from .cluster import OTHER_MACHINE, Cluster, Worker, processes
+from .copying import PROGRAMS, ROWS, Job, make_log, succeeded
 from .sinks import digest, records
 
-REQUIRED = os.environ.get("COMMITLOG_REQUIRE_NAMESPACES") == "1"
-PROGRAMS = Path(__file__).with_name("programs.py")
-ROWS = 4_000
-KILLS = 8 if SOAK else 1  # of each kind
+ROUNDS = range(8 if SOAK else 1)
 NO_RETRIES = {"spark.task.maxFailures": "1"}
-
-
-def make_log(path: Path, first: int = 0) -> Path:
-    """A log with rows in the four partitions of "in", and two empty topics for copies of them."""
-    with commitlog.open(path) as log:
-        numbers = range(first, first + ROWS)
-        log.create_topic("in", partitions=4).append_many(
-            [b"value %d" % number for number in numbers], keys=[b"key %d" % number for number in numbers]
-        )
-        for name in ("batch", "stream"):
-            log.create_topic(name, partitions=4)
-    return path
-
-
-class Job:
-    """A program that copies "in" to "batch" and then to "stream", and the marks of its tasks."""
-
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self._cluster = cluster
-        self.log = make_log(folder / "log")
-        self.marks = folder / "marks"
-        self.marks.mkdir()
-        self._arguments = ("copies", self.log, folder / "checkpoint", self.marks)
-
-    def start(self, **how: Any) -> Process:
-        return self._cluster.start(PROGRAMS, *self._arguments, **how)
-
-    def proceed(self, *names: str) -> None:
-        """Let tasks go on."""
-        for name in names:
-            (self.marks / f"{name}.go").touch()
-
-    def seen(self, pattern: str) -> list[Path]:
-        """The marks so far."""
-        return [path for path in self.marks.glob(pattern) if path.suffix == ""]
-
-    def wait_for(self, pattern: str) -> list[Path]:
-        """Wait for a mark."""
-        wait_until(lambda: self.seen(pattern), PATIENCE_S, LOOK_S)
-        return self.seen(pattern)
-
-    def worker(self, mark: Path) -> Worker:
-        """The worker on which the task of a mark runs."""
-        executor = json.loads(mark.read_text())["executor"]
-        (found,) = (one for one in self._cluster.workers if str(one.folder) in executor)
-        return found
-
-    def assert_exactly_once(self) -> None:
-        """Both copies have what the source has."""
-        source = digest(self.log, "in")
-        assert [digest(self.log, topic) for topic in ("batch", "stream")] == [source, source]
-
-
-@pytest.fixture
-def job(cluster: Cluster, tmp_path: Path) -> Iterator[Job]:
-    yield Job(cluster, tmp_path)
-    for worker in cluster.workers:  # those that a test has left dead
-        if not worker.is_alive:
-            worker.start()
-    cluster.wait()
-
-
-def succeeded(process: Process) -> str:
-    done = process.wait()
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_a_program_reads_and_writes_on_the_cluster(cluster: Cluster, job: Job) -> None:
@@ -98,7 +29,8 @@ def test_a_program_reads_and_writes_on_the_cluster(cluster: Cluster, job: Job) -
     assert hosts == {str(worker.folder) for worker in cluster.workers}
 
 
-def test_every_row_is_there_once_if_executors_and_workers_are_killed(cluster: Cluster, job: Job) -> None:
+@pytest.mark.parametrize("round_", ROUNDS)
+def test_every_row_is_there_once_if_executors_and_workers_are_killed(job: Job, round_: int) -> None:
     run = job.start()
     (mark, *_) = job.wait_for("batch-0-*-0")
     job.worker(mark).kill_executor()
@@ -116,7 +48,8 @@ def test_every_row_is_there_once_if_executors_and_workers_are_killed(cluster: Cl
     assert job.seen("stream-1-*-1")
 
 
-def test_every_row_is_there_once_if_the_driver_is_killed_and_started_again(job: Job) -> None:
+@pytest.mark.parametrize("round_", ROUNDS)
+def test_every_row_is_there_once_if_the_driver_is_killed_and_started_again(job: Job, round_: int) -> None:
     for mark, name in (("batch-0-*-0", "batch"), ("stream-1-*-0", "stream")):
         run = job.start()
         job.wait_for(mark)
@@ -147,7 +80,7 @@ def test_every_row_is_there_once_while_executors_come_and_go(cluster: Cluster, j
         "spark.dynamicAllocation.executorIdleTimeout": "1s",
         "spark.dynamicAllocation.minExecutors": "0",
         "spark.dynamicAllocation.maxExecutors": "2",
-        "spark.dynamicAllocation.schedulerBacklogTimeout": "100ms",
+        "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
         "spark.scheduler.minRegisteredResourcesRatio": "0",
     }
@@ -155,17 +88,6 @@ def test_every_row_is_there_once_while_executors_come_and_go(cluster: Cluster, j
     job.assert_exactly_once()
     executors = {json.loads(mark.read_text())["executor"] for mark in job.seen("*")}
     assert len(executors) == 4  # two for each copy
-
-
-@pytest.fixture
-def elsewhere(cluster: Cluster) -> Worker:
-    """The worker on another machine; skips the test, or fails it where it must run, if there is none."""
-    reason = missing()
-    if reason is not None and REQUIRED:
-        pytest.fail(f"COMMITLOG_REQUIRE_NAMESPACES is set, but {reason}")
-    if reason is not None:
-        pytest.skip(f"needs mount namespaces: {reason}")
-    return cluster.workers[-1]
 
 
 def test_a_machine_that_has_another_log_or_none_at_the_path_reads_and_writes_nothing(
@@ -190,3 +112,49 @@ def test_a_machine_that_has_another_log_or_none_at_the_path_reads_and_writes_not
     for path in (replaced, lost, other):
         assert sum(map(len, records(path, "batch"))) == 0
     assert digest(other, "in") == expected
+
+
+def largest(sessions: list[int]) -> tuple[int, int]:
+    """The most memory, in pages, and the most descriptors that a Python process of Spark has."""
+    found = [(0, 0)]
+    for pid in (pid for session in sessions for pid in processes(session, "-m\0pyspark.")):
+        try:
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            found.append((pages, len(os.listdir(f"/proc/{pid}/fd"))))
+        except OSError:  # it has just ended
+            continue
+    memory, handles = zip(*found, strict=True)
+    return max(memory), max(handles)
+
+
+@pytest.mark.skipif(not SOAK, reason="the long form; COMMITLOG_SOAK=1 runs it")
+def test_processes_do_not_grow_while_a_stream_copies_eighty_partitions_for_minutes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    path, end = tmp_path / "log", tmp_path / "end"
+    names = [f"in-{number}" for number in range(20)]
+    with commitlog.open(path, mode="shared") as log:
+        for name in names:
+            log.create_topic(name, partitions=4)
+            log.create_topic(f"copy-{name}", partitions=4)
+        run = cluster.start(PROGRAMS, "follow", path, tmp_path / "checkpoint", end)
+        sessions = [run.pid, *(worker.pid for worker in cluster.workers)]
+        seen: list[tuple[int, int]] = []
+        finish = time.monotonic() + 300
+        while time.monotonic() < finish:
+            assert not run.has_ended, run.stderr
+            for name in names:
+                first = len(seen) * 100
+                values = [b"%d" % number for number in range(first, first + 100)]
+                log.topic(name).append_many(values, keys=values)
+            seen.append(largest(sessions))
+        end.touch()
+        succeeded(run)
+    for name in names:
+        assert digest(path, f"copy-{name}") == digest(path, name)
+    count("records copied by a stream on a cluster", len(seen) * 100 * len(names))
+    third = len(seen) // 3
+    for warm, late in zip(
+        zip(*seen[third:-third], strict=True), zip(*seen[-third:], strict=True), strict=True
+    ):
+        assert median(late) <= 1.05 * median(warm)
