@@ -255,7 +255,7 @@ class Cluster:
         self.environment = {name: value for name, value in os.environ.items() if name not in unset} | {
             "JAVA_HOME": home,
             "SPARK_DAEMON_JAVA_OPTS": SHORT_LIFE,
-            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_MEMORY": "512m",
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_DIRS": str(folder / "scratch"),
             "SPARK_LOCAL_IP": HOST,

@@ -40,7 +40,7 @@ def main(address: str, path: str, target: str) -> dict[str, Any]:
     mapped = map_arrow(spark, path, "in", lengths, "rows BIGINT", columns=["key"]).collect()
     nowhere = f"{target}/nowhere"
     return {
-        "here": os.path.exists(path),
+        "here": os.listdir(path),
         "mapped": sum(row.rows for row in mapped),
         "verified": sum(report.records for report in verify(spark, path, ["in"]).values()),
         "exported": export(spark, path, "in", f"{target}/exported"),

@@ -19,6 +19,22 @@ from .sinks import digest, records
 
 ROUNDS = range(8 if SOAK else 1)
 NO_RETRIES = {"spark.task.maxFailures": "1"}
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+}
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.maxExecutors": "2",
+    "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.scheduler.minRegisteredResourcesRatio": "0",
+}
 
 
 def test_a_program_reads_and_writes_on_the_cluster(cluster: Cluster, job: Job) -> None:
@@ -61,30 +77,14 @@ def test_every_row_is_there_once_if_the_driver_is_killed_and_started_again(job: 
 
 
 def test_every_row_is_there_once_if_attempts_run_twice(cluster: Cluster, job: Job) -> None:
-    conf = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.minTaskRuntime": "100ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.5",
-    }
-    succeeded(cluster.start(PROGRAMS, "twice", job.log, job.marks, conf=conf))
+    succeeded(cluster.start(PROGRAMS, "twice", job.log, job.marks, conf=SPECULATION))
     assert digest(job.log, "batch") == digest(job.log, "in")
     attempts = job.seen("end-0-0-*")  # both came to the end of their rows
     assert len({job.worker(attempt) for attempt in attempts}) == 2
 
 
 def test_every_row_is_there_once_while_executors_come_and_go(cluster: Cluster, job: Job) -> None:
-    conf = {
-        "spark.dynamicAllocation.enabled": "true",
-        "spark.dynamicAllocation.executorIdleTimeout": "1s",
-        "spark.dynamicAllocation.minExecutors": "0",
-        "spark.dynamicAllocation.maxExecutors": "2",
-        "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
-        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-        "spark.scheduler.minRegisteredResourcesRatio": "0",
-    }
-    succeeded(cluster.start(PROGRAMS, "come_and_go", job.log, job.marks, conf=conf))
+    succeeded(cluster.start(PROGRAMS, "come_and_go", job.log, job.marks, conf=DYNAMIC))
     job.assert_exactly_once()
     executors = {json.loads(mark.read_text())["executor"] for mark in job.seen("*")}
     assert len(executors) == 4  # two for each copy

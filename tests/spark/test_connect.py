@@ -55,7 +55,7 @@ def test_a_client_without_the_log_can_do_everything(
     found = json.loads(done.stdout)
     assert [digest(job.log, topic) for topic in ("batch", "stream")] == [digest(job.log, "in")] * 2
     assert found == {
-        "here": False,
+        "here": [],
         "mapped": ROWS,
         "verified": ROWS,
         "exported": ROWS,
