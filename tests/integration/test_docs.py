@@ -50,7 +50,7 @@ NOT_RUN = {
     r"python examples/spark_pipeline/run\.py.*": "tests/spark/test_pipeline.py runs it, and kills it",
     r"([A-Z_]+=\S+ )*spark-submit .*": "needs a cluster; tests/spark/test_ways.py has one",
     r"\(cd library .*|venv-pack .*|mkdir -p environment .*": "makes what tests/spark/environments.py makes",
-    r"\S+start-connect-server\.sh .*|SPARK_REMOTE=\S+ python .*": "tests/spark/test_connect.py has server and client",
+    r"\S+start-connect-server\.sh .*|SPARK_REMOTE=\S+ python .*": "tests/spark/test_connect.py has both",
 }
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _IN_A_SENTENCE = re.compile(r"`((?:pip|make|python) [^`]+)`")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,8 @@ PATIENCE_S = 240  # many times what is needed on a machine with nothing else to 
 LOOK_S = 0.05
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 DRIVER = "org.apache.spark.deploy.worker.DriverWrapper"
+# what is started so ends with the process of pytest, even if that is killed
+BOUND = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 # What a program is submitted with, unless a test says otherwise: an executor of one core on each worker, both
 # of which are there before the first task runs.
 CONF = {
@@ -90,7 +93,7 @@ class Process:
         self._output = output
         with output.with_suffix(".out").open("w") as out, output.with_suffix(".err").open("w") as errors:
             self._process = subprocess.Popen(
-                command,
+                [*BOUND, *command],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

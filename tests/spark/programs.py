@@ -73,7 +73,7 @@ def copies(spark: SparkSession, path: str, checkpoint: str, marks: str) -> None:
     frame = read(spark, path, "in").mapInArrow(held(marks, "batch"), SCHEMA)
     write(frame, path, "batch", txnAppId="copies", txnVersion="1")
     reader = spark.readStream.format("commitlog").option("subscribe", "in")
-    reader = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger="800", minPartitions="4")
+    reader = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger="1600", minPartitions="4")
     rows = reader.load(path).select("key", "value").mapInArrow(held(marks, "stream", 1), SCHEMA)
     writer = rows.writeStream.format("commitlog").options(topic="stream", checkpointLocation=checkpoint)
     query = writer.trigger(processingTime="0 seconds").start(path)
@@ -121,8 +121,8 @@ def come_and_go(spark: SparkSession, path: str, marks: str) -> None:
 
     for topic in ("batch", "stream"):
         frame = read(spark, path, "in").mapInArrow(meeting(topic), SCHEMA)
-        write(frame, path, topic)
         wait_for(lambda: executors().size() == 0, "the end of the executors")
+        write(frame, path, topic)
 
 
 def follow(spark: SparkSession, path: str, checkpoint: str, end: str) -> None:

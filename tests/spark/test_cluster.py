@@ -148,6 +148,7 @@ def test_processes_do_not_grow_while_a_stream_copies_eighty_partitions_for_minut
                 values = [b"%d" % number for number in range(first, first + 100)]
                 log.topic(name).append_many(values, keys=values)
             seen.append(largest(sessions))
+            time.sleep(0.5)
         end.touch()
         succeeded(run)
     for name in names:
