@@ -70,7 +70,8 @@ growth: $(READY)
 	$(BIN)/python benchmarks/plots.py --markdown benchmarks/results/growth.json
 
 # The long forms of the tests that have one; prints the table of docs/guarantees.md. A part of it: make LONG=tests/jepsen soak
-LONG := tests/jepsen tests/crash tests/property tests/unit/test_recovery.py tests/spark/test_pipeline.py \
+LONG := tests/jepsen tests/crash tests/property tests/unit/test_recovery.py \
+	$(addprefix tests/spark/test_,cluster.py pipeline.py) \
 	$(addprefix tests/integration/test_,compaction_readers.py resources.py threads.py two_processes.py) \
 	$(addprefix tests/replication/test_,hostile.py processes.py rules_machine.py simulation.py)
 

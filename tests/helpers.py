@@ -100,12 +100,12 @@ def full_after(count: int, error: BaseException | None = None) -> Iterator[None]
         yield
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait for a condition; fail if it does not come true."""
+def wait_until(condition: Callable[[], Any], seconds: float = 30.0, every: float = 0.001) -> None:
+    """Wait for a condition, and look every so many seconds; fail if it does not come true."""
     deadline = monotonic() + seconds
     while not condition():
         assert monotonic() < deadline, "waited in vain"
-        sleep(0.001)
+        sleep(every)
 
 
 def map_tails(patch: pytest.MonkeyPatch, least_bytes: int = 64 * 1024) -> None:

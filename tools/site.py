@@ -19,6 +19,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security-policy.md",
     "examples/spark_pipeline/README.md": "examples/spark_pipeline.md",
+    "examples/spark_cluster/README.md": "examples/spark_cluster.md",
 }
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 

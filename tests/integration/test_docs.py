@@ -48,6 +48,9 @@ NOT_RUN = {
     r"python tools/screenshots\.py": "makes the pictures of docs/ui.md anew",
     r"(python examples/web_app\.py|curl) .*": "serves until it is ended; tests/aio/test_web_app.py runs it",
     r"python examples/spark_pipeline/run\.py.*": "tests/spark/test_pipeline.py runs it, and kills it",
+    r"([A-Z_]+=\S+ )*spark-submit .*": "needs a cluster; tests/spark/test_ways.py has one",
+    r"\(cd library .*|venv-pack .*|mkdir -p environment .*": "makes what tests/spark/environments.py makes",
+    r"\S+start-connect-server\.sh .*|SPARK_REMOTE=\S+ python .*": "tests/spark/test_connect.py has both",
 }
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _IN_A_SENTENCE = re.compile(r"`((?:pip|make|python) [^`]+)`")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from commitlog.spark import CONF, use_java, use_python
+
+if TYPE_CHECKING:
+    from .cluster import Cluster, Worker
+    from .copying import Job
 
 VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 STREAMING = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if VERSION >= (4, 1) else "")
@@ -51,3 +57,34 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real cluster, for programs that are submitted to it."""
+    from .cluster import Cluster  # it takes the settings from here
+
+    with Cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture
+def job(cluster: Cluster, tmp_path: Path) -> Iterator[Job]:
+    """A job that is ready to be started; workers that it leaves dead are started again."""
+    from .copying import Job
+
+    yield Job(cluster, tmp_path)
+    cluster.revive()
+
+
+@pytest.fixture
+def elsewhere(cluster: Cluster) -> Worker:
+    """The worker on another machine; skips the test, or fails it where it must run, if there is none."""
+    from .cluster import missing
+
+    reason = missing()
+    if reason is not None and os.environ.get("COMMITLOG_REQUIRE_NAMESPACES") == "1":
+        pytest.fail(f"COMMITLOG_REQUIRE_NAMESPACES is set, but {reason}")
+    if reason is not None:
+        pytest.skip(f"needs mount namespaces: {reason}")
+    return cluster.workers[-1]

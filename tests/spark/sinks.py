@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,12 @@ def records(path: Path, topic: str) -> list[list[Record]]:
 def values(path: Path, topic: str) -> list[bytes]:
     """The values of all partitions, sorted."""
     return sorted(record.value or b"" for partition in records(path, topic) for record in partition)
+
+
+def digest(path: Path, topic: str) -> str:
+    """A hash of all keys and values of a topic, whatever their order; a record that is there twice counts."""
+    found = sorted((record.key, record.value) for partition in records(path, topic) for record in partition)
+    return hashlib.sha256(repr(found).encode()).hexdigest()
 
 
 def fill(log: CommitLog, topic: str, count: int, first: int = 0) -> list[bytes]:

@@ -12,6 +12,7 @@ from soak import SOAK, count
 
 import commitlog
 
+from .cluster import Cluster
 from .conftest import SHORT_LIFE
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "spark_pipeline" / "run.py"
@@ -57,3 +58,11 @@ def test_the_audit_holds_after_kills_in_the_middle(tmp_path: Path) -> None:
     assert run.returncode == 0, said
     assert "every window has what went in, once" in said
     assert "WRONG" not in said
+
+
+def test_the_audit_holds_on_the_cluster_that_spark_submit_names(cluster: Cluster, tmp_path: Path) -> None:
+    before = len(cluster.applications)
+    done = cluster.submit(PROGRAM, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "every window has what went in, once" in done.stdout
+    assert len(cluster.applications) == before + 1

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from commitlog.compaction import CompactionReport
 from commitlog.errors import ConfigError
@@ -12,20 +11,18 @@ from commitlog.locks import LogLock
 from commitlog.log import CommitLog
 from commitlog.record import TopicPartition
 from commitlog.repair import VerifiedPart, VerifyReport
-from commitlog.spark.dividing import Part, divided, joined, task_count
+from commitlog.spark.dividing import Part, Sizes, divided, joined, task_count
 from commitlog.spark.options import log_path
 from commitlog.spark.planning import find
 from commitlog.spark.progress_bar import bar
-from commitlog.spark.worker import log_here, open_files, settle_down
+from commitlog.spark.running import planned, run
+from commitlog.spark.worker import log_here, open_files
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 _PASSES = 10  # the most attempts at a pass
 _SLOTS = 8  # concurrent tasks, if Spark does not say, as in Spark Connect
-Item = TypeVar("Item")
-Done = TypeVar("Done")
 
 
 def verify(
@@ -36,14 +33,20 @@ def verify(
     A task checks several segments. No lock is taken.
     """
     place = log_path(path)
-    names = _partitions(place, topics)
-    segments = {name: find(open_files(place), name).segments for name in names}
-    sizes = {name: [(one.base_offset, one.size_bytes) for one in some] for name, some in segments.items()}
+
+    def listed() -> tuple[str | None, dict[TopicPartition, Sizes]]:
+        log = open_files(place)
+        segments = {name: find(log, name).segments for name in _partitions(log, topics)}
+        return log.log_id, {
+            name: [(one.base_offset, one.size_bytes) for one in some] for name, some in segments.items()
+        }
+
+    log_id, sizes = planned(spark, place, listed)
     size = sum(one for some in sizes.values() for _, one in some)
-    found = _verified(spark, place, divided(sizes, task_count(size, _slots(spark))))
-    reports = {name: joined(found[name]) for name in names}
+    found = _verified(spark, place, log_id, divided(sizes, task_count(size, _slots(spark))))
+    reports = {name: joined(found[name]) for name in sizes}
     again = [[Part(name)] for name, report in reports.items() if report is None]
-    whole = _verified(spark, place, again)
+    whole = _verified(spark, place, log_id, again)
     return {name: report or whole[name][0].report for name, report in reports.items()}
 
 
@@ -55,12 +58,17 @@ def compact(spark: SparkSession, path: str, topic: str) -> dict[TopicPartition, 
     background, so a report may say that nothing was left to clean.
     """
     place = log_path(path)
-    config = open_files(place).topic(topic).config
-    if not config.compacts:
-        raise ConfigError("cleanup_policy", config.cleanup_policy, "must contain compact")
-    LogLock.take(place, shared=True).release()
-    names, log_id = _partitions(place, [topic]), open_files(place).log_id
-    done = _run(spark, "compact", names, lambda name: _compact(place, log_id, name))
+
+    def checked() -> tuple[str | None, list[TopicPartition]]:
+        log = open_files(place)
+        config = log.topic(topic).config
+        if not config.compacts:
+            raise ConfigError("cleanup_policy", config.cleanup_policy, "must contain compact")
+        LogLock.take(place, shared=True).release()
+        return log.log_id, _partitions(log, [topic])
+
+    log_id, names = planned(spark, place, checked)
+    done = run(spark, "compact", names, lambda name: _compact(place, log_id, name))
     return dict(zip(names, done, strict=True))
 
 
@@ -73,9 +81,14 @@ def export(spark: SparkSession, path: str, topics: str | Sequence[str], target: 
 
     place = log_path(path)
     names = topics.split(",") if isinstance(topics, str) else topics
-    size = sum(find(open_files(place), name).size_bytes for name in _partitions(place, names))
+
+    def size() -> int:
+        log = open_files(place)
+        return sum(find(log, name).size_bytes for name in _partitions(log, names))
+
+    tasks = task_count(planned(spark, place, size), _slots(spark))
     reader = spark.read.format("commitlog").option("subscribe", ",".join(names))
-    reader = reader.option("includeHeaders", "true").option("minPartitions", task_count(size, _slots(spark)))
+    reader = reader.option("includeHeaders", "true").option("minPartitions", tasks)
     frame = reader.load(place).withColumn("date", functions.to_date("timestamp"))
     counted = Observation()
     frame = frame.observe(counted, functions.count(functions.lit(1)).alias("records"))
@@ -87,8 +100,7 @@ def export(spark: SparkSession, path: str, topics: str | Sequence[str], target: 
 # --- pieces of work ------------------------------------------------------------------------------
 
 
-def _partitions(path: str, topics: Sequence[str] | None) -> list[TopicPartition]:
-    log = open_files(path)
+def _partitions(log: CommitLog, topics: Sequence[str] | None) -> list[TopicPartition]:
     names = log.topics() if topics is None else [name.strip() for name in topics]
     return [TopicPartition(name, part) for name in names for part in range(len(log.topic(name).partitions))]
 
@@ -99,17 +111,16 @@ def _slots(spark: SparkSession) -> int:
 
 
 def _verified(
-    spark: SparkSession, path: str, groups: list[list[Part]]
+    spark: SparkSession, path: str, log_id: str | None, groups: list[list[Part]]
 ) -> dict[TopicPartition, list[VerifiedPart]]:
     """Check parts, with one task per group; returns the results of each partition, in order."""
-    log_id = open_files(path).log_id
 
     def check(group: list[Part]) -> list[VerifiedPart]:
         log = log_here(path, log_id)
         return [find(log, part.name).verify_part(part.start, part.end) for part in group]
 
     found: dict[TopicPartition, list[VerifiedPart]] = {}
-    for group, done in zip(groups, _run(spark, "verify", groups, check), strict=True):
+    for group, done in zip(groups, run(spark, "verify", groups, check), strict=True):
         for part, verified in zip(group, done, strict=True):
             found.setdefault(part.name, []).append(verified)
     return found
@@ -126,22 +137,3 @@ def _compact(path: str, log_id: str | None, name: TopicPartition) -> CompactionR
                 break
             report = partition.compact()
         return report
-
-
-def _run(spark: SparkSession, title: str, items: list[Item], work: Callable[[Item], Done]) -> list[Done]:
-    """Call `work` for each item in its own task; returns the results in order."""
-
-    def task(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        settle_down()
-        for batch in numbers:
-            done = [pickle.dumps((number, work(items[number]))) for number in batch.column(0).to_pylist()]
-            yield pa.record_batch({"done": pa.array(done, pa.binary())})
-
-    if not items:
-        return []
-    with bar(spark, title):
-        rows = spark.range(0, len(items), 1, len(items)).mapInArrow(task, "done BINARY").collect()
-    found: dict[int, Done] = dict(pickle.loads(row.done) for row in rows)
-    return [found[number] for number in range(len(items))]

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.errors import ConfigError
 from commitlog.spark.options import ReadOptions
+from commitlog.spark.planning import Range
 from commitlog.spark.readable import open_readable
+from commitlog.spark.running import planned
 from commitlog.spark.schema import fields_of, full_schema
 from commitlog.spark.source import plan
 from commitlog.spark.worker import read_ranges
@@ -48,8 +50,12 @@ def map_arrow(
         raise ConfigError("columns", unknown[0], f"no such column; the columns are {known}")
     chosen = everything.names if columns is None else list(columns)
     fields = fields_of(type(everything)([everything[name] for name in chosen]))
-    with contextlib.closing(open_readable(parsed.path)) as log:
-        slices = plan(log, parsed)
+
+    def planning() -> list[tuple[Range, ...]]:
+        with contextlib.closing(open_readable(parsed.path)) as log:
+            return plan(log, parsed)
+
+    slices = planned(spark, parsed.path, planning)
 
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         ranges = (

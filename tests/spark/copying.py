@@ -1,0 +1,74 @@
+"""A job on a cluster that copies a topic twice, and tells a test what its tasks do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from helpers import wait_until
+
+import commitlog
+
+from .cluster import LOOK_S, PATIENCE_S, Cluster, Process, Worker
+from .sinks import digest
+
+PROGRAMS = Path(__file__).with_name("programs.py")
+ROWS = 4_000
+
+
+def make_log(path: Path, first: int = 0) -> Path:
+    """A log with rows in the four partitions of "in", and two empty topics for copies of them."""
+    with commitlog.open(path) as log:
+        numbers = range(first, first + ROWS)
+        log.create_topic("in", partitions=4).append_many(
+            [b"value %d" % number for number in numbers], keys=[b"key %d" % number for number in numbers]
+        )
+        for name in ("batch", "stream"):
+            log.create_topic(name, partitions=4)
+    return path
+
+
+class Job:
+    """A program that copies "in" to "batch" and then to "stream", and the marks of its tasks."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._cluster = cluster
+        self.log = make_log(folder / "log")
+        self.marks = folder / "marks"
+        self.marks.mkdir()
+        self.arguments = (self.log, folder / "checkpoint", self.marks)
+
+    def start(self, **how: Any) -> Process:
+        return self._cluster.start(PROGRAMS, "copies", *self.arguments, **how)
+
+    def proceed(self, *names: str) -> None:
+        """Let tasks go on."""
+        for name in names:
+            (self.marks / f"{name}.go").touch()
+
+    def seen(self, pattern: str) -> list[Path]:
+        """The marks so far."""
+        return [path for path in self.marks.glob(pattern) if path.suffix == ""]
+
+    def wait_for(self, pattern: str) -> list[Path]:
+        """Wait for a mark."""
+        wait_until(lambda: self.seen(pattern), PATIENCE_S, LOOK_S)
+        return self.seen(pattern)
+
+    def worker(self, mark: Path) -> Worker:
+        """The worker on which the task of a mark runs."""
+        executor = json.loads(mark.read_text())["executor"]
+        (found,) = (one for one in self._cluster.workers if str(one.folder) in executor)
+        return found
+
+    def assert_exactly_once(self) -> None:
+        """Both copies have what the source has."""
+        source = digest(self.log, "in")
+        assert [digest(self.log, topic) for topic in ("batch", "stream")] == [source, source]
+
+
+def succeeded(process: Process) -> str:
+    done = process.wait()
+    assert done.returncode == 0, done.stderr
+    return done.stdout
