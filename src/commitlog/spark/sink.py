@@ -27,7 +27,7 @@ except ImportError:  # Spark 4.0 passes streams row by row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_QUERY_ID = "sql.streaming.queryId"  # stored in the checkpoint: the same after a restart
+QUERY_ID = "sql.streaming.queryId"  # stored in the checkpoint: the same after a restart
 _ROWS = 10_000
 
 
@@ -101,7 +101,7 @@ class _StreamWriter:
     def _stage(self, batches: Iterable[pa.RecordBatch]) -> Written:
         from commitlog.spark.task import stage
 
-        query_id = TaskContext.get().getLocalProperty(_QUERY_ID)
+        query_id = TaskContext.get().getLocalProperty(QUERY_ID)
         return Written(stage(self._options.path, self._log_id, self._options.topic, batches), query_id)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
