@@ -5,6 +5,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+import commitlog.spark
+
 LATE = "15 minutes"  # an event that arrives later than this is rejected
 WATERMARK = "1 hour"  # longer than LATE, because partitions are not read at the same pace
 VIEW = "id STRING, user STRING, page STRING, time BIGINT, ms INT"
@@ -65,20 +67,18 @@ def by_window(spark: SparkSession, log: str) -> DataFrame:
 
 
 def keep_table(spark: SparkSession, log: str, checkpoints: str) -> StreamingQuery:
-    """Keep the compacted topic "views" up to date: the latest count of each window and category.
-
-    Spark has no update mode for Python sinks, so each batch is written separately, once per batch number.
-    """
-
-    def write(rows: DataFrame, batch: int) -> None:
-        records = rows.selectExpr(
-            "concat_ws(' ', start, category) AS key", "to_json(struct(start, category, views, ms)) AS value"
-        )
-        writer = records.write.format("commitlog").mode("append").option("topic", "views")
-        writer.option("txnAppId", "pipeline-views").option("txnVersion", batch).save(log)
-
-    changes = by_window(spark, log).writeStream.outputMode("update").foreachBatch(write)
-    return started(changes, f"{checkpoints}/views")
+    """Keep the compacted topic "views" up to date: the latest count of each window and category."""
+    records = by_window(spark, log).selectExpr(
+        "concat_ws(' ', start, category) AS key", "to_json(struct(start, category, views, ms)) AS value"
+    )
+    return commitlog.spark.write_stream(
+        records,
+        log,
+        topic="views",
+        output_mode="update",
+        checkpoint=f"{checkpoints}/views",
+        trigger={"availableNow": True},
+    )
 
 
 def archive(spark: SparkSession, log: str, checkpoints: str, folder: str) -> StreamingQuery:
@@ -87,6 +87,6 @@ def archive(spark: SparkSession, log: str, checkpoints: str, folder: str) -> Str
     return started(final.writeStream.format("parquet"), f"{checkpoints}/archive", folder)
 
 
-def started(writer: DataStreamWriter, checkpoint: str, target: str | None = None) -> StreamingQuery:
+def started(writer: DataStreamWriter, checkpoint: str, target: str) -> StreamingQuery:
     """Start a query over the records that exist now."""
     return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(target)

@@ -26,7 +26,8 @@ _TOO_MANY = {errno.EMFILE, errno.ENFILE}
 _MAX_PIECES = 1024  # the kernel's limit for one call
 PAGE_BYTES = mmap.PAGESIZE
 _NEW = os.O_CREAT | os.O_NOFOLLOW  # a link would lead out of the log: see first_link()
-_statx = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)
+_libc = ctypes.CDLL(None, use_errno=True)
+_statx = getattr(_libc, "statx", None)
 _STATX_BYTES, _NLINK_BYTES = 256, slice(16, 20)
 _AT_EMPTY_PATH, _STATX_NLINK = 0x1000, 0x4
 _IN_PLACE = {"ext4", "xfs", "tmpfs"}  # file systems that overwrite a block in place
@@ -47,6 +48,16 @@ def most_descriptors() -> int:
     """Return the limit of open files of this process."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if most == resource.RLIM_INFINITY else most
+
+
+@cache
+def most_maps() -> int:
+    """Return how many maps Linux allows a process."""
+    try:
+        with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 65_530
 
 
 def descriptors_left() -> int:
@@ -206,6 +217,36 @@ def open_same(path: str, inode: int | None, mode: int = os.O_RDONLY) -> int:
     return fd
 
 
+if sys.version_info >= (3, 13):
+
+    def _map_for_reading(fd: int, size: int) -> mmap.mmap:
+        """Map a file, without a descriptor: a process may have far fewer of these than maps."""
+        return mmap.mmap(fd, size, access=mmap.ACCESS_READ, trackfd=False)
+
+else:
+    _map_at = _libc.mmap
+    _map_at.restype = ctypes.c_void_p
+    _map_at.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    _MAP_FIXED = 0x10
+    _lost_maps: list[mmap.mmap] = []
+
+    def _map_for_reading(fd: int, size: int) -> mmap.mmap:
+        """Map a file, without a descriptor: a process may have far fewer of these than maps.
+
+        Python's map of a file would keep a copy of the descriptor. One of memory has none, and the file then
+        takes the place of the memory. Measured: 14 us instead of 9.
+        """
+        import numpy as np  # a process that maps nothing does without
+
+        view = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+        address = np.frombuffer(view, np.uint8).ctypes.data
+        if _map_at(address, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd, 0) != address:
+            _lost_maps.append(view)  # never unmapped: the addresses may be somebody else's by now
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return view
+
+
 def map_file(path: str, inode: int | None = None) -> mmap.mmap | None:
     """Map a whole file for reading; None if it is empty. With `inode`, it must still be that file.
 
@@ -213,7 +254,8 @@ def map_file(path: str, inode: int | None = None) -> mmap.mmap | None:
     never shrinks below what was published: it is replaced by a shorter copy instead.
     """
     with Descriptor(open_same(path, inode)) as fd:
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if os.fstat(fd).st_size else None
+        size = os.fstat(fd).st_size
+        return _map_for_reading(fd, size) if size else None
 
 
 def map_again(path: str, inode: int | None) -> mmap.mmap:

@@ -14,8 +14,11 @@ from commitlog.errors import CommitLogError
 if TYPE_CHECKING:
     from commitlog.segment import Segment
 
-_SHARE = 4  # a quarter of the process's descriptors is for partitions, and a quarter for segments being read
-_OF_PARTITION, _OF_SEGMENT = 4, 3  # descriptors: page, .log, two indexes; .log, two indexes
+# Shares of the process's limits: 4 is a quarter.
+_DESCRIPTORS_SHARE, _FILES_OF_PARTITION = 4, 4  # of partitions awake in a writer: page, .log, two indexes
+_MAPS_SHARE, _MAPS_OF_PARTITION = 2, 4  # of the same: page, two indexes, the tail of the .log file
+_PAGES_SHARE = 4  # maps of partitions awake in a reader, which need no descriptors: the page alone
+_SEGMENTS_SHARE, _MAPS_OF_SEGMENT = 4, 3  # maps of segments being read, without descriptors, too
 _LEAST_AWAKE = 8
 
 
@@ -39,13 +42,17 @@ class Restable(Protocol):
 class OpenFiles:
     """Keeps the most recently used segments mapped and partitions open, and closes the others.
 
-    The process's limit of descriptors bounds both, whatever the number of partitions.
+    The process's limits of descriptors and maps bound both, whatever the number of partitions.
     """
 
-    def __init__(self, most_segments: int) -> None:
-        descriptors = files.most_descriptors() // _SHARE
-        self._most_segments = max(min(most_segments, descriptors // _OF_SEGMENT), 1)
-        self._most_awake = max(descriptors // _OF_PARTITION, _LEAST_AWAKE)
+    def __init__(self, most_segments: int, *, writes: bool = True) -> None:
+        maps = files.most_maps()
+        self._most_segments = max(min(most_segments, maps // _SEGMENTS_SHARE // _MAPS_OF_SEGMENT), 1)
+        most_awake = maps // _PAGES_SHARE
+        if writes:
+            descriptors = files.most_descriptors() // _DESCRIPTORS_SHARE
+            most_awake = min(descriptors // _FILES_OF_PARTITION, maps // _MAPS_SHARE // _MAPS_OF_PARTITION)
+        self._most_awake = max(most_awake, _LEAST_AWAKE)
         self._mapped: OrderedDict[Segment, None] = OrderedDict()
         # each partition with its uses when it was last checked
         self._awake: deque[tuple[weakref.ref[Restable], int]] = deque()

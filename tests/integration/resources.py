@@ -6,12 +6,16 @@ import gc
 import hashlib
 import json
 import os
+import resource
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import commitlog
 
 MIB = 1 << 20
+A_TOPIC = 1_000
+LARGE = 80 * 1024  # so that files are mapped, not read
 
 
 def resident_bytes() -> int:
@@ -46,6 +50,79 @@ def many_rolls(path: str, rolls: str) -> None:
                     assert partition.get(offset).value == following.get(offset).value
                 seen.append((handles(), maps()))
     print(json.dumps(seen))
+
+
+def write_many(path: str, first: str) -> None:
+    """Add a topic whose partitions have three records each; every tenth is so large that readers map files.
+
+    `first` is how many partitions there are before it, in other topics.
+    """
+    with commitlog.open(path) as log:
+        for number, partition in enumerate(log.create_topic(f"t{int(first):05}", A_TOPIC), int(first)):
+            size = LARGE if number % 10 == 0 else 1
+            for record in range(3):
+                partition.append(b"%d %d" % (number, record) + bytes(size))
+    print(json.dumps("done"))
+
+
+def _partitions(log: commitlog.CommitLog) -> Iterator[commitlog.Partition]:
+    return (partition for topic in log.topics() for partition in log.topic(topic))
+
+
+def read_many(path: str, how: str, limit: str) -> None:
+    """Read partitions three times with few descriptors; prints each time how many records were right, the
+    most handles and the memory held.
+    """
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(limit), int(limit)))
+    seen = []
+    read = _reader(path) if how == "log" else _worker(path)
+    for _ in range(3):
+        right = most = 0
+        for number, found in read():
+            right += sum(one.startswith(b"%d %d\0" % (number, place + 1)) for place, one in enumerate(found))
+            most = max(most, handles())
+        seen.append((right, most, resident_bytes()))
+    print(json.dumps(seen))
+
+
+def _reader(path: str) -> Callable[[], Iterator[tuple[int, list[bytes]]]]:
+    """Read the second and third record of each partition."""
+    log = commitlog.open(path, mode="r")
+    return lambda: (
+        (number, [record.value or b"" for record in partition.records(1)])
+        for number, partition in enumerate(_partitions(log))
+    )
+
+
+def _worker(path: str) -> Callable[[], Iterator[tuple[int, list[bytes]]]]:
+    """Read the second and third record of each partition as a task of Spark does."""
+    from commitlog.spark.options import ReadOptions
+    from commitlog.spark.planning import batch_ranges
+    from commitlog.spark.schema import Field
+    from commitlog.spark.worker import open_log, read_ranges
+
+    options = ReadOptions.of({"path": path})
+    ranges = [one._replace(start=1) for one in batch_ranges(open_log(path), options)]
+    return lambda: (
+        (int(topic[0].as_py()[1:]) + partition[0].as_py(), value.to_pylist())
+        for topic, partition, value in (
+            batch.columns
+            for batch in read_ranges(options, (Field("topic"), Field("partition"), Field("value")), ranges)
+        )
+    )
+
+
+def hold_many(path: str, limit: str) -> None:
+    """Keep batches in more mapped files than there are descriptors; prints how many are right and handles."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(limit), int(limit)))
+    with commitlog.open(path, mode="r") as log:
+        kept = [list(partition.batches()) for partition in _partitions(log)]
+        most = handles()
+    right = 0
+    for number, batches in enumerate(kept):
+        found = [value or b"" for batch in batches for value in batch.values()]
+        right += sum(value.startswith(b"%d %d\0" % (number, place)) for place, value in enumerate(found))
+    print(json.dumps([right, most]))
 
 
 def write_much(path: str, megabytes: str, segment_bytes: str) -> None:

@@ -11,6 +11,7 @@ from . import children
 
 PROGRAMS = str(Path(__file__).with_name("resources.py"))
 MIB = 1 << 20
+PARTITIONS, DESCRIPTORS = (10_000, 1_024) if SOAK else (1_000, 128)
 SCAN_MEGABYTES = 3000 if SOAK else 300
 
 
@@ -20,7 +21,31 @@ def test_handles_and_maps_stay_flat_over_thousands_of_rolls(log_path: Path) -> N
     early = seen[len(seen) // 4]
     assert max(handles) <= early[0] + 10
     assert max(maps) <= early[1] + 10
-    assert max(handles) < 250, "16 segments here and 16 there, with two indexes each, and a few more"
+    assert max(handles) < 30, "maps have none"
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log with many more partitions than a process that reads it may open files."""
+    path = tmp_path_factory.mktemp("many") / "log"
+    for first in range(0, PARTITIONS, 1_000):
+        children.run("write_many", path, first, script=PROGRAMS)
+    return path
+
+
+@pytest.mark.parametrize("how", ["log", "worker"])
+def test_many_partitions_are_read_with_few_descriptors_in_constant_memory(many: Path, how: str) -> None:
+    seen = children.run("read_many", many, how, DESCRIPTORS, script=PROGRAMS)
+    right, handles, memory = zip(*seen, strict=True)
+    assert right == (2 * PARTITIONS,) * 3
+    assert max(handles) < 20
+    assert memory[2] < memory[0] + 4 * MIB
+
+
+def test_batches_in_more_files_than_there_are_descriptors_can_be_held(many: Path) -> None:
+    right, handles = children.run("hold_many", many, PARTITIONS // 20, script=PROGRAMS)
+    assert right == 3 * PARTITIONS
+    assert handles < 20
 
 
 @pytest.mark.parametrize("segment_bytes", [32 * MIB, 1024 * MIB])

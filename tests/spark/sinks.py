@@ -82,20 +82,25 @@ def answering_with_an_error(marker: Path) -> type[DefaultSource]:
         def name(cls) -> str:
             return "failing"
 
-        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+        def _failing(self, writer: Any) -> Any:
             import os
 
-            writer = super().streamWriter(schema, overwrite)
             publish = writer.commit
 
-            def commit(messages: Any, batch: int) -> None:
-                publish(messages, batch)
-                if batch == 1 and not os.path.exists(place):
+            def commit(messages: Any, *batch: int) -> None:
+                publish(messages, *batch)
+                if (*batch, getattr(writer, "_epoch", None))[0] == 1 and not os.path.exists(place):
                     open(place, "w").close()
                     raise RuntimeError("the answer was lost")
 
-            writer.commit = commit  # type: ignore[method-assign,assignment]
+            writer.commit = commit
             return writer
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            return self._failing(super().writer(schema, overwrite))
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+            return self._failing(super().streamWriter(schema, overwrite))
 
     return Failing
 
@@ -109,13 +114,12 @@ def dying_after(steps: int, marker: Path) -> type[DefaultSource]:
         def name(cls) -> str:
             return "dying"
 
-        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+        def _dying(self, writer: Any) -> Any:
             import os
 
             from commitlog.partition import Partition
             from commitlog.publishing.publications import Publications
 
-            writer = super().streamWriter(schema, overwrite)
             publish, left = writer.commit, [steps]
 
             def stepping(method: Any) -> Any:
@@ -127,18 +131,24 @@ def dying_after(steps: int, marker: Path) -> type[DefaultSource]:
 
                 return step
 
-            def commit(messages: Any, batch: int) -> None:
-                if batch != 1 or os.path.exists(place):
-                    publish(messages, batch)
+            def commit(messages: Any, *batch: int) -> None:
+                if (*batch, getattr(writer, "_epoch", None))[0] != 1 or os.path.exists(place):
+                    publish(messages, *batch)
                     return
                 open(place, "w").close()
                 Publications.write = stepping(Publications.write)  # type: ignore[method-assign]
                 Partition.append_published = stepping(Partition.append_published)  # type: ignore[method-assign]
-                publish(messages, batch)
+                publish(messages, *batch)
                 os._exit(9 if left[0] == 0 else 1)
 
-            writer.commit = commit  # type: ignore[method-assign,assignment]
+            writer.commit = commit
             return writer
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            return self._dying(super().writer(schema, overwrite))
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+            return self._dying(super().streamWriter(schema, overwrite))
 
     return Dying
 

@@ -68,6 +68,28 @@ def test_an_empty_file_has_no_map(tmp_path: Path) -> None:
     assert bytes(view) == b"abc"
 
 
+def test_a_map_for_reading_keeps_no_descriptor(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(5_000))
+    before = os.listdir("/proc/self/fd")
+    view = files.map_file(str(path))
+    assert os.listdir("/proc/self/fd") == before
+    assert view is not None and len(view) == 5_000
+    assert memoryview(view).readonly
+    with path.open("r+b") as file:
+        file.write(b"x")
+    assert view[:2] == b"x\0"  # what is written later shows
+    path.unlink()
+    assert view[:2] == b"x\0"
+
+
+def test_a_file_that_cannot_be_mapped_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    with files.Descriptor(os.open(path, os.O_WRONLY)) as fd, pytest.raises(PermissionError):
+        files._map_for_reading(fd, 3)
+
+
 def test_a_writable_map_has_real_blocks_and_keeps_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")

@@ -25,12 +25,13 @@ from commitlog import (
 )
 from commitlog.errors import TooManyOpenFilesError
 
-FEW = 64  # descriptors: eight partitions may be awake
+FEW = 64  # descriptors, and half as many maps: eight partitions may be awake
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "most_descriptors", lambda: FEW)
+    monkeypatch.setattr(files, "most_maps", lambda: FEW // 2)
 
 
 @pytest.fixture
@@ -247,6 +248,8 @@ def test_readers_of_many_partitions_see_what_a_writer_appends_after_their_pages_
                 partition.append(b"%d" % turn)
             assert [one.next_offset for one in seen] == [turn + 1] * 30
             assert [values(one)[-1] for one in seen] == [b"%d" % turn] * 30
+        pages = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("/state")]
+        assert len(pages) <= 9 + 9  # the writer's, and the reader's
 
 
 def test_a_shared_log_still_needs_files_for_every_partition(

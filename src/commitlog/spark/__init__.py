@@ -28,6 +28,7 @@ from commitlog.spark.java import find_java, use_java
 from commitlog.spark.jobs import compact, export, verify
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.python import local_python, use_python
+from commitlog.spark.stream_writing import write_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,5 +68,5 @@ def register(spark: SparkSession) -> None:
 
 __all__ = [
     "CONF", "FAST_CONF", "compact", "export", "find_java", "map_arrow", "register", "use_java", "use_python",
-    "verify",
+    "verify", "write_stream",
 ]  # fmt: skip

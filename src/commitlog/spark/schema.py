@@ -65,13 +65,16 @@ def check_sink(schema: StructType, topic: str | None) -> tuple[str, ...]:
     Without `topic`, the frame needs a column topic.
     """
     names = tuple(field.name.lower() for field in schema.fields)
+    if "value" not in names:
+        how = "to_json(struct(*)) AS value makes one of all columns"
+        raise ConfigError(
+            "schema", schema.simpleString(), f"must have a column value, a string or binary; {how}"
+        )
     for field, name in zip(schema.fields, names, strict=True):
         if names.count(name) > 1:
             raise ConfigError("schema", field.name, "must not occur twice")
         if name not in _IGNORED:
             _check_type(name, field.dataType)
-    if "value" not in names:
-        raise ConfigError("schema", schema.simpleString(), "must have a column value, a string or binary")
     if topic is None and "topic" not in names:
         raise ConfigError("topic", None, "must be given, or the frame must have a column topic")
     return names

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from commitlog.replication.remote.remote_log import RemoteLog
 
 _log = logging.getLogger("commitlog.spark")
-_QUERY_ID = "sql.streaming.queryId"  # stored in the checkpoint: the same after a restart
+QUERY_ID = "sql.streaming.queryId"  # stored in the checkpoint: the same after a restart
 _BATCH_ID = "streaming.sql.batchId"
 _ROWS = 10_000
 
@@ -155,7 +155,7 @@ class _StreamWriter:
         from commitlog.spark.task import stage
 
         options, context = self._options, TaskContext.get()
-        txn_id = options.txn_id or context.getLocalProperty(_QUERY_ID)
+        txn_id = options.txn_id or context.getLocalProperty(QUERY_ID)
         if txn_id is None:
             raise ConfigError("txnId", None, "must be given: Spark does not provide the query's id here")
         epoch = int(context.getLocalProperty(_BATCH_ID))

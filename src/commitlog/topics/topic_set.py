@@ -69,7 +69,7 @@ class TopicSet:
         self._wake: Callable[[], None] = lambda: None
         self._topics: dict[str, Topic] = {}
         self._joined: dict[str, Topic] = {}  # internal topics that a log in mode "r" writes
-        self._cache = OpenFiles(config.max_open_segments)
+        self._cache = OpenFiles(config.max_open_segments, writes=mode != "r")
         self._bells: Bells | None = None
         self._look_for_bells_at = 0.0
         self._clean = False
