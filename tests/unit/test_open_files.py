@@ -238,9 +238,9 @@ def test_threads_append_to_more_partitions_than_may_be_awake(log_path: Path) -> 
 
 @pytest.mark.usefixtures("few")
 def test_readers_of_many_partitions_see_what_a_writer_appends_after_their_pages_were_let_go(
-    log_path: Path,
+    log: CommitLog, log_path: Path
 ) -> None:
-    with commitlog.open(log_path) as log, commitlog.open(log_path, mode="r") as reading:
+    with commitlog.open(log_path, mode="r") as reading:
         topic = log.create_topic("t", 30)
         seen = reading.topic("t")
         for turn in range(3):
