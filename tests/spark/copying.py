@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from helpers import wait_until
 
@@ -37,7 +39,7 @@ class Job:
         self.log = make_log(folder / "log")
         self.marks = folder / "marks"
         self.marks.mkdir()
-        self.arguments = (self.log, folder / "checkpoint", self.marks)
+        self.arguments: tuple[object, ...] = (self.log, folder / "checkpoint", self.marks)
 
     def start(self, **how: Any) -> Process:
         return self._cluster.start(PROGRAMS, "copies", *self.arguments, **how)
@@ -66,6 +68,44 @@ class Job:
         """Both copies have what the source has."""
         source = digest(self.log, "in")
         assert [digest(self.log, topic) for topic in ("batch", "stream")] == [source, source]
+
+
+class Served:
+    """A process that has a log for others: `commitlog serve`, always at the same port."""
+
+    def __init__(self, log: Path, folder: Path) -> None:
+        self._log, self._folder, self._port, self._starts = log, folder, 0, 0
+        self.path = ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, again after a kill."""
+        self._starts += 1
+        command = [
+            sys.executable,
+            "-m",
+            "commitlog",
+            "serve",
+            str(self._log),
+            "--json",
+            "--port",
+            str(self._port),
+        ]
+        self._process = Process(command, os.environ, self._folder / f"served-{self._starts}")
+        wait_until(lambda: self._process.stdout or self._process.has_ended, PATIENCE_S, LOOK_S)
+        assert not self._process.has_ended, self._process.stderr
+        address = json.loads(self._process.stdout)["address"]
+        self.path, self._port = f"commitlog://{address}", int(address.rpartition(":")[2])
+
+    def kill(self) -> None:
+        """Kill it in the middle of whatever it does."""
+        self._process.kill()
 
 
 def succeeded(process: Process) -> str:

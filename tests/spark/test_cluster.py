@@ -14,7 +14,7 @@ from soak import SOAK, count
 import commitlog
 
 from .cluster import OTHER_MACHINE, Cluster, Worker, processes
-from .copying import PROGRAMS, ROWS, Job, make_log, succeeded
+from .copying import PROGRAMS, ROWS, Job, Served, make_log, succeeded
 from .sinks import digest, records
 
 ROUNDS = range(8 if SOAK else 1)
@@ -74,6 +74,32 @@ def test_every_row_is_there_once_if_the_driver_is_killed_and_started_again(job: 
         job.proceed(name)
     succeeded(job.start())
     job.assert_exactly_once()
+
+
+@pytest.mark.parametrize("round_", ROUNDS)
+def test_every_row_is_there_once_if_one_process_has_the_log_and_everything_is_killed(
+    job: Job, elsewhere: Worker, tmp_path: Path, round_: int
+) -> None:
+    """Executors send what they write to the process that has the log; the other machine has no log at all."""
+    (tmp_path / "empty").mkdir()
+    with Served(job.log, tmp_path) as served, elsewhere.finds(tmp_path / "empty", job.log):
+        job.arguments = (served.path, *job.arguments[1:])
+        run = job.start()
+        (mark, *_) = job.wait_for("batch-0-*-0")
+        job.worker(mark).kill_executor()
+        served.kill()
+        served.start()
+        job.proceed("batch")
+        job.wait_for("stream-1-*-0")
+        run.kill()
+        served.kill()
+        count("processes killed", 4)
+        served.start()
+        job.proceed("stream")
+        succeeded(job.start())
+    job.assert_exactly_once()
+    assert job.seen("batch-0-*-1")
+    assert list((job.log / "staging").iterdir()) == []
 
 
 def test_every_row_is_there_once_if_attempts_run_twice(cluster: Cluster, job: Job) -> None:
