@@ -212,20 +212,22 @@ class Worker:
         """Whether it runs."""
         return not self._process.has_ended
 
-    def executors(self) -> list[int]:
-        """Return the processes of its executors."""
-        return processes(self.pid, EXECUTOR)
-
     def kill_drivers(self) -> None:
         """Kill the drivers that run on it, in cluster deploy mode."""
         for pid in processes(self.pid, DRIVER):
             kill(pid)
 
-    def kill_executor(self) -> None:
-        """Kill its only executor."""
-        wait_until(self.executors, PATIENCE_S, LOOK_S)
-        (executor,) = self.executors()
-        kill(executor)
+    def executors(self) -> dict[str, int]:
+        """Return the processes of its executors, by their folders."""
+        found = {}
+        for pid in processes(self.pid, EXECUTOR):
+            with suppress(OSError):  # it has just ended
+                found[os.readlink(f"/proc/{pid}/cwd")] = pid
+        return found
+
+    def kill_executor(self, folder: str) -> None:
+        """Kill the executor that works in a folder."""
+        kill(self.executors()[folder])
 
     def kill(self) -> None:
         """Kill it with its executors, as if the machine had failed."""

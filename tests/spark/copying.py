@@ -40,9 +40,11 @@ class Job:
         self.marks = folder / "marks"
         self.marks.mkdir()
         self.arguments: tuple[object, ...] = (self.log, folder / "checkpoint", self.marks)
+        self.run: Process | None = None
 
     def start(self, **how: Any) -> Process:
-        return self._cluster.start(PROGRAMS, "copies", *self.arguments, **how)
+        self.run = self._cluster.start(PROGRAMS, "copies", *self.arguments, **how)
+        return self.run
 
     def proceed(self, *names: str) -> None:
         """Let tasks go on."""
@@ -54,14 +56,19 @@ class Job:
         return [path for path in self.marks.glob(pattern) if path.suffix == ""]
 
     def wait_for(self, pattern: str) -> list[Path]:
-        """Wait for a mark."""
-        wait_until(lambda: self.seen(pattern), PATIENCE_S, LOOK_S)
+        """Wait for a mark of the program that runs."""
+
+        def look() -> list[Path]:
+            found = self.seen(pattern)
+            assert found or not self.run.has_ended, self.run.stderr
+            return found
+
+        wait_until(look, PATIENCE_S, LOOK_S)
         return self.seen(pattern)
 
     def worker(self, mark: Path) -> Worker:
         """The worker on which the task of a mark runs."""
-        executor = json.loads(mark.read_text())["executor"]
-        (found,) = (one for one in self._cluster.workers if str(one.folder) in executor)
+        (found,) = (one for one in self._cluster.workers if str(one.folder) in executor_of(mark))
         return found
 
     def assert_exactly_once(self) -> None:
@@ -106,6 +113,11 @@ class Served:
     def kill(self) -> None:
         """Kill it in the middle of whatever it does."""
         self._process.kill()
+
+
+def executor_of(mark: Path) -> str:
+    """The folder of the executor that left a mark."""
+    return json.loads(mark.read_text())["executor"]
 
 
 def succeeded(process: Process) -> str:

@@ -14,7 +14,7 @@ from soak import SOAK, count
 import commitlog
 
 from .cluster import OTHER_MACHINE, Cluster, Worker, processes
-from .copying import PROGRAMS, ROWS, Job, Served, make_log, succeeded
+from .copying import PROGRAMS, ROWS, Job, Served, executor_of, make_log, succeeded
 from .sinks import digest, records
 
 ROUNDS = range(8 if SOAK else 1)
@@ -41,7 +41,7 @@ def test_a_program_reads_and_writes_on_the_cluster(cluster: Cluster, job: Job) -
     job.proceed("batch", "stream")
     assert succeeded(job.start()) == f"{cluster.master}\n"
     job.assert_exactly_once()
-    hosts = {json.loads(mark.read_text())["executor"].split("/app-")[0] for mark in job.seen("batch-*")}
+    hosts = {executor_of(mark).split("/app-")[0] for mark in job.seen("batch-*")}
     assert hosts == {str(worker.folder) for worker in cluster.workers}
 
 
@@ -49,7 +49,7 @@ def test_a_program_reads_and_writes_on_the_cluster(cluster: Cluster, job: Job) -
 def test_every_row_is_there_once_if_executors_and_workers_are_killed(job: Job, round_: int) -> None:
     run = job.start()
     (mark, *_) = job.wait_for("batch-0-*-0")
-    job.worker(mark).kill_executor()
+    job.worker(mark).kill_executor(executor_of(mark))
     count("processes killed")
     job.proceed("batch")
     (mark, *_) = job.wait_for("stream-1-*-0")
@@ -86,7 +86,7 @@ def test_every_row_is_there_once_if_one_process_has_the_log_and_everything_is_ki
         job.arguments = (served.path, *job.arguments[1:])
         run = job.start()
         (mark, *_) = job.wait_for("batch-0-*-0")
-        job.worker(mark).kill_executor()
+        job.worker(mark).kill_executor(executor_of(mark))
         served.kill()
         served.start()
         job.proceed("batch")
@@ -112,7 +112,7 @@ def test_every_row_is_there_once_if_attempts_run_twice(cluster: Cluster, job: Jo
 def test_every_row_is_there_once_while_executors_come_and_go(cluster: Cluster, job: Job) -> None:
     succeeded(cluster.start(PROGRAMS, "come_and_go", job.log, job.marks, conf=DYNAMIC))
     job.assert_exactly_once()
-    executors = {json.loads(mark.read_text())["executor"] for mark in job.seen("*")}
+    executors = {executor_of(mark) for mark in job.seen("*")}
     assert len(executors) == 4  # two for each copy
 
 

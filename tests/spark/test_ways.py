@@ -93,7 +93,7 @@ def test_a_supervised_driver_on_the_cluster_is_killed_and_every_row_is_there_onc
     )
     start.chmod(0o755)
     (jar,) = (HOME / "jars").glob("spark-core_*.jar")
-    run = cluster.start(
+    job.run = cluster.start(
         jar,
         *(PROGRAMS, "", "registered_copies", *job.arguments),
         deploy_mode="cluster",
@@ -110,6 +110,6 @@ def test_a_supervised_driver_on_the_cluster_is_killed_and_every_row_is_there_onc
         worker.kill_drivers()
     count("processes killed")
     job.proceed("stream")
-    done = run.wait()
+    done = job.run.wait()
     assert "is FINISHED" in done.stderr, done.stderr
     job.assert_exactly_once()
