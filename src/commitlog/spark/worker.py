@@ -22,6 +22,7 @@ from commitlog.errors import (
 from commitlog.log import CommitLog
 from commitlog.partitions.reader import LogReader
 from commitlog.record import TopicPartition
+from commitlog.spark.hang_up import quiet_hang_up
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range, lost, replaced, same_id
 from commitlog.spark.readable import ReadableLog, is_remote, open_readable
@@ -130,9 +131,10 @@ def read_ranges(
     from commitlog.spark.arrow_rows import spark_batches
 
     settle_down()
-    for one in ranges:
-        name = TopicPartition(one.topic, one.partition)
-        yield from spark_batches(_batches(options, one), name, fields)
+    with quiet_hang_up():
+        for one in ranges:
+            name = TopicPartition(one.topic, one.partition)
+            yield from spark_batches(_batches(options, one), name, fields)
 
 
 def _batches(options: ReadOptions, wanted: Range) -> Iterator[RecordBatch]:
