@@ -27,6 +27,11 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         """Return the name of the format."""
         return "commitlog"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        from commitlog.spark.shipping import reduced
+
+        return reduced(self)
+
     def schema(self) -> StructType:
         """Return the columns. The options are checked here, so that load() raises errors."""
         from commitlog.spark.source import schema_of

@@ -453,7 +453,8 @@ class WrongLogError(CommitLogError):
 
     def __str__(self) -> str:
         found = f"log {self.found_log_id}" if self.found_log_id else "a log without an id"
-        return f"{self.path} on host {self.host} is {found}, not {self.expected_log_id}; mount the same log there"
+        what = f"{self.path} on host {self.host} is {found}, not {self.expected_log_id}"
+        return f"{what}; mount the same log there"
 
 
 class TornTailError(CommitLogError):

@@ -25,14 +25,12 @@ from pyspark.sql import SparkSession
 
 path, given = sys.argv[1], sys.argv[2:]
 commitlog.spark.use_java()
-settings = {"spark.driver.host": "localhost", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+settings = {"spark.driver.host": "localhost", "spark.ui.enabled": "false"}
 settings |= {"spark.ui.showConsoleProgress": "false"}
 """
 
 
-def run_program(
-    program: str, path: Path, *given: str, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def run_program(program: str, path: Path, *given: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program after PRELUDE in a process of its own; it must succeed."""
     environment = {name: value for name, value in os.environ.items() if name not in _UNSET}
     environment |= {"PYTHONPATH": SOURCE, "JDK_JAVA_OPTIONS": SHORT_LIFE, **variables}

@@ -26,7 +26,8 @@ while query.lastProgress is None:
     query.awaitTermination(0.1)
 query.stop()
 try:
-    spark.read.format("commitlog").option("startingOffsets", '{"t": {"0": 9, "1": 9000000}}').load(path).collect()
+    late = '{"t": {"0": 9, "1": 9000000}}'
+    spark.read.format("commitlog").option("startingOffsets", late).load(path).collect()
 except Exception as problem:
     print("error", "DataLossError" in str(problem) or str(problem))
 spark.stop()

@@ -352,7 +352,9 @@ def test_a_log_without_an_id_is_not_the_log_that_had_one(
     forget_ids(log_path)
     with pytest.raises(WrongLogError, match=f"is a log without an id, not {log_id}; mount the same log"):
         list(stream.read(task))
-    with pytest.raises(DataLossError, match=f"it is a log without an id, but the query has read log {log_id}"):
+    with pytest.raises(
+        DataLossError, match=f"it is a log without an id, but the query has read log {log_id}"
+    ):
         reader(log_path).latestOffset(before)
     only_topic = before | {"@log_id": None}
     with pytest.raises(DataLossError, match=f"it has the id None, the query has read {topic_id}"):

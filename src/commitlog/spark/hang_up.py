@@ -60,7 +60,9 @@ def end_if_hung_up() -> None:
     if isinstance(problem, EOFError | BrokenPipeError | ConnectionResetError) and (
         caller.f_code.co_name == "main" and caller.f_globals.get("__name__") == "__main__"
     ):
-        modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(problem.__traceback__)]
+        modules = [
+            frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(problem.__traceback__)
+        ]
         if not any(name.startswith("commitlog.") for name in modules):
             sys.stdout.flush()
             sys.stderr.flush()

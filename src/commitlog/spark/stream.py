@@ -19,6 +19,7 @@ from commitlog.spark.parsing import LATEST
 from commitlog.spark.planning import Offsets, Stored, lost
 from commitlog.spark.readable import is_remote
 from commitlog.spark.schema import fields_of
+from commitlog.spark.shipping import Shipped
 from commitlog.spark.source import Slice, slices
 from commitlog.spark.worker import forget_log, open_files, open_log, read_ranges
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Plans micro-batches in a process of the driver that lives as long as the query; tasks only call read().
 
     Up to Spark 4.1, Spark does not say where the last batch ended: `_position` keeps that.

@@ -157,7 +157,7 @@ def _batches(options: ReadOptions, wanted: Range) -> Iterator[RecordBatch]:
             _, _, low, high = problem.args
             after = low if start < low else wanted.end
             missing = f"offsets [{start}, {min(after, wanted.end)}) are outside [{low}, {high})"
-            lost(options, partition.name, missing)
+            lost(options, f"{wanted.topic}-{wanted.partition}", missing)
             start = after
         except (UnknownTopicError, UnknownPartitionError) as problem:
             lost(options, f"{wanted.topic}-{wanted.partition}", str(problem))
