@@ -20,7 +20,9 @@ from commitlog import CommitLog
 from commitlog.spark import CONF, doctor, register
 from commitlog.spark.session import PIPELINED
 
-from .programs import HOME, run_program
+from .conftest import SHORT_LIFE
+from .programs import HOME, SOURCE, run_program
+from .queries import refusal
 
 EXAMINE = """
 import json, dataclasses
@@ -216,3 +218,39 @@ def test_a_wheel_is_no_library_until_it_is_named_zip(spark: SparkSession, tmp_pa
             made.writestr("shipped_by_a_test.py", "")
         spark.sparkContext.addPyFile(str(tmp_path / name))
         assert spark.sparkContext.parallelize([0], 1).map(is_there).collect() == [expected]
+
+
+def test_a_log_that_is_open_elsewhere_is_told_with_the_process_and_what_to_do(
+    spark: SparkSession, log: CommitLog, log_path: Path
+) -> None:
+    log.create_topic("t")
+    writer = spark.range(1).selectExpr("CAST(id AS STRING) AS value").write.format("commitlog")
+    said = refusal(lambda: writer.mode("append").option("topic", "t").save(str(log_path)))
+    assert f"LogLockedError: {log_path} is open for writing in process {os.getpid()} on " in said
+    assert 'close it there, or open it with mode="shared" there' in said
+
+
+# --- the command
+
+
+def test_the_command_prints_the_table_and_fails_if_there_are_problems(log_path: Path) -> None:
+    commitlog.open(log_path).close()
+
+    def run(*given: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "commitlog", "spark", "doctor", *given]
+        environment = {**os.environ, "PYTHONPATH": SOURCE, "JDK_JAVA_OPTIONS": SHORT_LIFE}
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    done = run(str(log_path))
+    assert done.returncode == 0, done.stderr
+    head, *rows = done.stdout.splitlines()
+    assert head.split()[:3] == ["where", "host", "interpreter"]
+    assert [row.split()[0] for row in rows] == ["driver", "executor"]
+    assert all(row.endswith(" ok") for row in rows)
+    done = run(str(log_path / "none"), "--json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert not found["ok"]
+    assert [one["what"] for one in found["problems"]] == ["the path is not there"] * 2
