@@ -183,6 +183,37 @@ def test_a_path_that_is_no_log_is_told_for_each_place(spark: SparkSession, tmp_p
     ] * 2
 
 
+def test_an_executor_that_has_no_time_to_answer_is_a_problem(
+    spark: SparkSession, log: CommitLog, log_path: Path
+) -> None:
+    found = doctor(spark, str(log_path), timeout_seconds=0)
+    assert [row.where for row in found.rows] == ["driver"]
+    assert [(one.where, one.what) for one in found.problems] == [
+        ("executor driver on localhost", "it has not answered")
+    ]
+
+
+CONNECTED = """
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+found = commitlog.spark.doctor(spark, path)
+print(found.ok, *((row.where, row.log_id) for row in found.rows))
+found = commitlog.spark.doctor(spark, path + "-none")
+print(*((one.where.split()[0], one.what) for one in found.problems))
+spark.stop()
+"""
+
+
+def test_it_works_through_spark_connect(log_path: Path) -> None:
+    pytest.importorskip("grpc_status")
+    with commitlog.open(log_path) as log:
+        log_id = log.log_id
+    done = run_program(CONNECTED, log_path)
+    assert done.stdout.splitlines() == [
+        f"True ('client', '{log_id}') ('executor', '{log_id}')",
+        "('executor', 'the path is not there')",
+    ]
+
+
 def test_registering_warns_about_settings_that_cannot_work(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

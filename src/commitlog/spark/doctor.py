@@ -9,7 +9,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from commitlog import notebook
 from commitlog.spark import probe
 from commitlog.spark.options import log_path
 from commitlog.spark.readable import SCHEME, is_remote
-from commitlog.spark.session import Problem, is_connect, session_problems
+from commitlog.spark.session import Problem, is_connect, is_local, session_problems
 from commitlog.spark.shipping import HOW_TO_SHIP
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_CLOCK_SECONDS = 5.0  # timestamps and retention of records compare the clocks of hosts
 _WAIT_SECONDS = 0.2  # of a task, so that it does not free its slot before the others have started
-_SLOW_SECONDS = 3.0  # a round of tasks that takes longer says little about clocks
+_CLIENT = "client"  # of Spark Connect, instead of the driver; it need not see the log
 _MOST_TASKS = 1000
 _TASKS = 32  # if Spark does not say how many slots there are, as in Spark Connect
 _FAILED = re.compile(r"\(TID \d+\) \((\S+) executor (\S+)\): (.*)")
@@ -117,14 +117,12 @@ def doctor(spark: SparkSession, path: str, *, timeout_seconds: float = 120.0) ->
     place = log_path(path)
     addresses = _addresses(place)
     context = None if is_connect(spark) else spark.sparkContext
-    with _marker(place) as marker:
+    with contextlib.nullcontext() if addresses else _marker(place) as marker:
         question = probe.Question(place, addresses, marker, _WAIT_SECONDS)
         here = probe.examine(question)
         examined = _Rounds(spark, context, question)
         examined.run(time.monotonic() + timeout_seconds)
-    driver = _place("driver" if context is not None else "client", here)
-    driver = replace(driver, problems=tuple(_problems_of(driver, driver, here)))
-    executors = _merged(driver, examined.answers)
+    driver, *executors = _judged(_CLIENT if context is None else "driver", here, examined.answers)
     failed = [
         Place(f"executor {name}", host, problems=(_failure(f"executor {name} on {host}", text),))
         for name, (host, text) in examined.failures.items()
@@ -133,7 +131,7 @@ def doctor(spark: SparkSession, path: str, *, timeout_seconds: float = 120.0) ->
     rows = (driver, *executors, *failed)
     general = [] if context is None else session_problems(context)
     general += _format_problem(spark, context, place)
-    general += [one for one in examined.problems if not failed]
+    general += examined.problems
     return DoctorReport(path, rows, (*general, *(one for row in rows for one in row.problems)))
 
 
@@ -177,22 +175,19 @@ class _Rounds:
     problems: list[Problem] = field(default_factory=list)
 
     def run(self, deadline: float) -> None:
-        """Run rounds of tasks; after a failure, of one task, so that it cannot fail the others."""
+        """Run rounds of tasks; after a failure, of one task, so that it cannot fail the others.
+
+        A second round, when everything is warm, says more about clocks.
+        """
         slots = _TASKS if self.context is None else max(int(self.context.defaultParallelism), 1)
-        tasks, rounds, is_slow = min(2 * slots, _MOST_TASKS), 0, True
+        rounds = 0
         while not self.problems and time.monotonic() < deadline:
-            started = time.monotonic()
-            self._round(1 if self.failures else tasks, deadline)
-            missing, rounds = self._missing(), rounds + 1
-            if not missing and not is_slow:
-                return
-            if self.context is None and rounds > 1:  # Spark Connect does not say which executors there are
-                return
-            is_slow = time.monotonic() - started > _SLOW_SECONDS and rounds == 1
-            if not missing and not is_slow:
+            self._round(1 if self.failures else min(2 * slots, _MOST_TASKS), deadline)
+            rounds += 1
+            if rounds > 1 and not self._missing():
                 return
         for name, host in self._missing().items():
-            what = f"executor {name} has not answered"
+            what = "it has not answered"
             self.problems.append(Problem(f"executor {name} on {host}", what, _NO_ANSWER))
 
     def _missing(self) -> dict[str, str]:
@@ -226,12 +221,10 @@ class _Rounds:
             self.failures[failed[2]] = failed[1], text[failed.start(3) :]
 
     def _note_answers(self, found: Sequence[dict[str, Any]], before: float, after: float) -> None:
-        names: dict[tuple[int, int], str] = {}
-        if self.context is not None:
-            for stage in {one["task"][0] for one in found if "task" in one}:
-                names |= _ran(self.context, stage)
+        stages = set() if self.context is None else {one["task"][0] for one in found}
+        names = {place: name for stage in stages for place, name in _ran(self.context, stage).items()}
         for one in found:
-            name = names.get(tuple(one.get("task", ())), one["host"])
+            name = names[tuple(one["task"])] if names else one["host"]
             off = max(before - one["now"], one["now"] - after, 0.0)
             known = self.answers.get(name, {}).get("clock", 0.0)
             self.answers[name] = {**one, "clock": max(off, known)}
@@ -255,7 +248,7 @@ def _collected(spark: SparkSession, frame: Any, deadline: float) -> tuple[list[A
         except Exception as problem:
             problems.append(problem)
 
-    thread: threading.Thread = InheritableThread(target=work, daemon=True)
+    thread: threading.Thread = InheritableThread(target=work, daemon=True, session=spark)
     thread.start()
     thread.join(max(deadline - time.monotonic(), 0.0))
     if thread.is_alive():
@@ -269,11 +262,12 @@ def _executors(context: Any) -> dict[str, str]:
     listed = context._jsc.sc().statusStore().executorList(True)
     found = [listed.apply(number) for number in range(listed.size())]
     hosts = {str(one.id()): str(one.hostPort()).rpartition(":")[0] for one in found}
-    return hosts if len(hosts) == 1 else {name: host for name, host in hosts.items() if name != "driver"}
+    return {name: host for name, host in hosts.items() if (name == "driver") == is_local(context)}
 
 
 def _ran(context: Any, stage: int) -> dict[tuple[int, int], str]:
     """Return the name of the executor that ran each task of a stage that succeeded."""
+    context._jsc.sc().listenerBus().waitUntilEmpty()  # the store hears of tasks through it
     listed = context._jsc.sc().statusStore().taskList(stage, 0, 4 * _MOST_TASKS)
     found = [listed.apply(number) for number in range(listed.size())]
     return {(stage, one.partitionId()): str(one.executorId()) for one in found if one.status() == "SUCCESS"}
@@ -302,24 +296,31 @@ def _place(where: str, found: dict[str, Any]) -> Place:
     )
 
 
-def _merged(driver: Place, answers: dict[str, dict[str, Any]]) -> list[Place]:
-    """Return a row for each group of executors with the same answers."""
-    groups: dict[Place, list[str]] = {}
-    details: dict[Place, dict[str, Any]] = {}
-    for name, found in sorted(answers.items()):
-        row = _place("", found)
-        groups.setdefault(row, []).append(name)
-        details[row] = found
-    rows = []
-    for row, names in groups.items():
-        named = replace(row, where=f"executor {', '.join(names)}")
-        rows.append(replace(named, problems=tuple(_problems_of(named, driver, details[row]))))
-    return rows
+def _judged(where: str, here: dict[str, Any], answers: dict[str, dict[str, Any]]) -> Iterator[Place]:
+    """Yield the rows of the driver and of each group of executors with the same answers, with their problems.
+
+    The log is that of the driver, or of the first place that can read one.
+    """
+    places = {name: _place("", found) for name, found in sorted(answers.items())}
+    driver = _place(where, here)
+    log_id = next((row.log_id for row in (driver, *places.values()) if row.readable), None)
+    yield _named(driver, where, _problems_of(driver, driver, log_id, here))
+    groups: dict[tuple[Place, tuple[Problem, ...]], list[str]] = {}
+    for name, row in places.items():
+        problems = tuple(_problems_of(row, driver, log_id, answers[name]))
+        groups.setdefault((row, problems), []).append(name)
+    for (row, problems), names in groups.items():
+        yield _named(row, "executor" if names == [row.host] else f"executor {', '.join(names)}", problems)
 
 
-def _problems_of(row: Place, driver: Place, found: dict[str, Any]) -> Iterator[Problem]:
+def _named(row: Place, where: str, problems: Iterable[Problem]) -> Place:
+    there = f"{where} on {row.host}"
+    return replace(row, where=where, problems=tuple(replace(one, where=there) for one in problems))
+
+
+def _problems_of(row: Place, driver: Place, log_id: str | None, found: dict[str, Any]) -> Iterator[Problem]:
     """Compare what was found at a place with what is needed, and with the driver."""
-    where = f"{row.where} on {row.host}"
+    where = row.host
     if row.commitlog is None:
         yield Problem(where, f"{row.interpreter} has no commitlog", HOW_TO_SHIP)
     elif row.pyarrow is None:
@@ -332,33 +333,32 @@ def _problems_of(row: Place, driver: Place, found: dict[str, Any]) -> Iterator[P
             yield Problem(
                 where, f"{name} {here}, but the driver has {there}", "use the same version everywhere"
             )
-    if not row.path_is_there:
-        what, remedy = "the path is not there", "mount the log's directory at this path on every host"
-        if "not_reached" in found:
-            what, remedy = (
-                f"no node can be reached ({found['not_reached']})",
-                "open the way to the nodes' ports",
-            )
-        yield Problem(where, what, remedy)
-    elif "not_read" in found:
-        remedy = "let the user of this process read the directory, or check that the path is the log's"
-        yield Problem(where, f"the log cannot be read ({found['not_read']})", remedy)
-    elif not _is_driver(row) and row.log_id != driver.log_id and driver.readable:
-        what = f"another log is at the path: {row.log_id}, the driver has {driver.log_id}"
-        yield Problem(where, what, "mount the same directory on every host")
-    elif row.same_files is False:
-        what = "it has a copy of the log's directory: a file of the driver is not in it"
-        yield Problem(where, what, "mount the same directory on every host")
-    if row.writable is False:
-        what = f"the log cannot be written ({found['not_written']})"
-        yield Problem(where, what, "let the user of this process write, unless queries only read")
+    if row.path_is_there or row.where != _CLIENT:
+        yield from _problems_of_path(where, row, log_id, found)
     if row.clock_seconds:
         what = f"the clock differs from the driver's by {row.clock_seconds:.1f} s or more"
         yield Problem(where, what, "synchronize the clocks: retention and timestamps rely on them")
 
 
-def _is_driver(row: Place) -> bool:
-    return row.where in ("driver", "client")
+def _problems_of_path(where: str, row: Place, log_id: str | None, found: dict[str, Any]) -> Iterator[Problem]:
+    if "not_reached" in found and not row.path_is_there:
+        yield Problem(
+            where, f"no node can be reached ({found['not_reached']})", "open the way to the nodes' ports"
+        )
+    elif not row.path_is_there:
+        yield Problem(where, "the path is not there", "mount the log's directory at this path on every host")
+    elif "not_read" in found:
+        remedy = "let the user of this process read the directory, or check that the path is the log's"
+        yield Problem(where, f"the log cannot be read ({found['not_read']})", remedy)
+    elif row.readable and row.log_id != log_id:
+        what = f"another log is at the path: {row.log_id}, not {log_id}"
+        yield Problem(where, what, "mount the same directory on every host")
+    elif row.same_files is False:
+        what = "it has a copy of the log's directory: a file of the driver is not in it"
+        yield Problem(where, what, "mount the same directory on every host")
+    if "not_written" in found:
+        what = f"the log cannot be written ({found['not_written']})"
+        yield Problem(where, what, "let the user of this process write, unless queries only read")
 
 
 def _version(name: str, text: str) -> str:
@@ -395,9 +395,9 @@ def _format_problem(spark: SparkSession, context: Any, path: str) -> list[Proble
     try:
         spark.read.format("commitlog").load(path)
     except Exception as problem:
-        if "DATA_SOURCE_NOT_FOUND" not in str(problem):
-            raise
-        return [Problem("driver", f"Spark does not find the format: {looked_in(context)}", _REGISTER)]
+        if "DATA_SOURCE_NOT_FOUND" in str(problem):
+            return [Problem("driver", f"Spark does not find the format: {_looked_in(context)}", _REGISTER)]
+        return [Problem("driver", f"Spark cannot load the format: {_last_line(str(problem))}", _REGISTER)]
     return []
 
 
@@ -407,7 +407,7 @@ _REGISTER = (
 )
 
 
-def looked_in(context: Any) -> str:
+def _looked_in(context: Any) -> str:
     """Say which Python Spark looks for formats in: that of the JVM's environment as it was started."""
     if context is None:
         return "the server's Python has no commitlog"

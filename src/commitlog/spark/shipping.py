@@ -12,7 +12,7 @@ from typing import Any
 
 HOW_TO_SHIP = (
     "install commitlog[spark] there, at the same path on every host, or ship an environment that has it "
-    "(spark-submit --archives); commitlog.spark.doctor(spark, path) checks all hosts"
+    "(spark-submit --archives)"
 )
 
 
@@ -34,5 +34,6 @@ def load(module: str, name: str) -> Any:
         found = getattr(importlib.import_module(module), name)
     except ImportError as problem:
         where = f"host {socket.gethostname()}: {sys.executable} cannot import commitlog"
-        raise ImportError(f"{where} ({problem}); {HOW_TO_SHIP}") from None
+        checks = "commitlog.spark.doctor(spark, path) checks all hosts"
+        raise ImportError(f"{where} ({problem}); {HOW_TO_SHIP}; {checks}") from None
     return found.__new__(found)
