@@ -33,7 +33,8 @@ settings |= {"spark.ui.showConsoleProgress": "false"}
 def run_program(program: str, path: Path, *given: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program after PRELUDE in a process of its own; it must succeed."""
     environment = {name: value for name, value in os.environ.items() if name not in _UNSET}
-    environment |= {"PYTHONPATH": SOURCE, "JDK_JAVA_OPTIONS": SHORT_LIFE, **variables}
+    places = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment |= {"PYTHONPATH": places, "JDK_JAVA_OPTIONS": SHORT_LIFE, **variables}
     command = [sys.executable, "-c", PRELUDE + program, str(path), *given]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

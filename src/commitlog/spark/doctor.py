@@ -147,17 +147,13 @@ def _addresses(path: str) -> tuple[tuple[str, int], ...]:
 @contextlib.contextmanager
 def _marker(path: str) -> Iterator[str | None]:
     """Leave a file in the log's directory meanwhile; yields its name in there, or None if that fails."""
-    name = probe.new_name(path)
     try:
-        with open(os.path.join(path, name), "xb"):
-            pass
+        file = probe.temporary_file(path)
     except OSError:  # the probe of the driver says why
         yield None
         return
-    try:
-        yield name
-    finally:
-        os.remove(os.path.join(path, name))
+    with file:
+        yield os.path.relpath(file.name, path)
 
 
 # --- asking executors ----------------------------------------------------------------------------

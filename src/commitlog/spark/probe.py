@@ -11,9 +11,9 @@ import glob
 import importlib
 import json
 import os
-import secrets
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,10 +39,11 @@ class Question:
     wait_seconds: float = 0.0
 
 
-def new_name(path: str) -> str:
-    """Return the name of a file to write where a task would, relative to the log's directory."""
-    folder = _STAGING if os.path.isdir(os.path.join(path, _STAGING)) else ""
-    return os.path.join(folder, f"doctor-{secrets.token_hex(8)}.tmp")
+def temporary_file(path: str) -> Any:
+    """Return a new file where a task would write, in the log's directory; closing it removes it."""
+    staging = os.path.join(path, _STAGING)
+    folder = staging if os.path.isdir(staging) else path
+    return tempfile.NamedTemporaryFile(dir=folder, prefix="doctor-", suffix=".tmp", buffering=0)
 
 
 def examine(question: Question) -> dict[str, Any]:
@@ -120,13 +121,8 @@ def _read(found: dict[str, Any], path: str) -> None:
 
 def _write(found: dict[str, Any], path: str) -> None:
     found["writable"] = False
-    name = os.path.join(path, new_name(path))
-    try:
-        with open(name, "xb") as file:
-            file.write(b"x")
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(name)
+    with temporary_file(path) as file:
+        file.write(b"x")
     found["writable"] = True
 
 
