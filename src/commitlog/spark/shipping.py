@@ -5,11 +5,13 @@ Spark ships this module as code (source.py registers it for that): it imports on
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import socket
 import sys
 from typing import Any
 
+_OURS = ("commitlog", "pyspark_commitlog")
 HOW_TO_SHIP = (
     "install commitlog[spark] there, at the same path on every host, or ship an environment that has it "
     "(spark-submit --archives)"
@@ -24,8 +26,11 @@ class Shipped:
 
 
 def reduced(one: object) -> tuple[Any, ...]:
-    """Return what __reduce__() of a class that is shipped returns."""
-    return load, (type(one).__module__, type(one).__qualname__), vars(one)
+    """Return what __reduce__() of a shipped object returns; a class that is not ours pickles as usual."""
+    kind = type(one)
+    if kind.__module__.partition(".")[0] not in _OURS:
+        return copyreg.__newobj__, (kind,), vars(one)  # type: ignore[attr-defined]
+    return load, (kind.__module__, kind.__qualname__), vars(one)
 
 
 def load(module: str, name: str) -> Any:
