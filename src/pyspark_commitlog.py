@@ -5,7 +5,9 @@ Spark imports it whenever it looks for a format, so everything else is imported 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
@@ -24,6 +26,11 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def name(cls) -> str:
         """Return the name of the format."""
         return "commitlog"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from commitlog.spark.shipping import reduced
+
+        return reduced(self)
 
     def schema(self) -> StructType:
         """Return the columns. The options are checked here, so that load() raises errors."""
@@ -54,3 +61,26 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from commitlog.spark.sink import StreamWriter
 
         return StreamWriter(schema, self.options, overwrite)
+
+
+def _end_quietly(daemon: ModuleType) -> None:
+    """Let a helper process of Spark that waits for work end without a traceback at the end of the session.
+
+    Spark closes the connection to it. PySpark would report that over the same connection, fail, and print the
+    BrokenPipeError. Its daemon calls `worker` for each piece of work; any other error is raised as before.
+    """
+    work = daemon.worker
+
+    def worker(*given: Any) -> int:
+        try:
+            code: int = work(*given)
+            return code
+        except (BrokenPipeError, ConnectionResetError):
+            return 1  # as after any other error: do not use this process again
+
+    daemon.worker = worker  # type: ignore[attr-defined]
+
+
+_program = sys.modules["__main__"]
+if str(getattr(_program, "__file__", None)).endswith("/pyspark/daemon.py"):
+    _end_quietly(_program)

@@ -460,7 +460,11 @@ class WrongLogError(CommitLogError):
     """A different log is at this path."""
 
     fields = ("path", "host", "expected_log_id", "found_log_id")
-    template = "{path} on host {host} is log {found_log_id}, not {expected_log_id}; mount the same log there"
+
+    def __str__(self) -> str:
+        found = f"log {self.found_log_id}" if self.found_log_id else "a log without an id"
+        what = f"{self.path} on host {self.host} is {found}, not {self.expected_log_id}"
+        return f"{what}; mount the same log there"
 
 
 class TornTailError(CommitLogError):

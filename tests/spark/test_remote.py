@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 import commitlog
 from commitlog import CommitLog
 from commitlog.replication import Node, StaticController, TcpTransport
-from commitlog.spark import map_arrow
+from commitlog.spark import doctor, map_arrow
+from commitlog.spark.readable import open_readable
 
 from .queries import offsets, read, refusal
 from .sinks import answering_with_an_error, write, writing_twice
@@ -180,3 +183,19 @@ def test_a_query_that_cannot_be_written_through_the_network_says_why_before_it_r
 def test_a_wrong_path_says_what_is_wrong(spark: SparkSession, place: str) -> None:
     told = refusal(lambda: read(spark, place.replace("secret=", "password=")).count())
     assert "unknown parameter password" in told
+
+
+def test_doctor_says_whether_each_place_reaches_the_nodes(
+    spark: SparkSession, place: str, tmp_path: Path
+) -> None:
+    found = doctor(spark, place)
+    assert found.ok, str(found)
+    (log_id,) = {row.log_id for row in found.rows}
+    with contextlib.closing(open_readable(place)) as log:
+        assert log_id == log.log_id
+    (tmp_path / "secret").write_bytes(b"another")
+    assert ["AuthenticationError" in one.what for one in doctor(spark, place).problems] == [True, True]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = taken.getsockname()[1]
+    said = [one.what for one in doctor(spark, f"commitlog://127.0.0.1:{nobody}").problems]
+    assert said == [f"no node can be reached (127.0.0.1:{nobody}: [Errno 111] Connection refused)"] * 2

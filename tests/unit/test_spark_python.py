@@ -55,3 +55,28 @@ def test_names_are_quoted(tmp_path: Path) -> None:
     starter = python._starter("/it's * here/", str(program))
     places = ["/it's * here/pyspark.zip", "/it's not here/pyspark.zip"]
     assert shown(starter, places) == ["/it's not here/pyspark.zip", "[]"]
+
+
+TOLD = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "PYTHON_WORKER_FACTORY_SECRET")
+
+
+def test_importing_chooses_this_interpreter_which_a_better_choice_replaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in TOLD:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    python.set_default_python()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert use_python() == os.environ["PYSPARK_PYTHON"] != sys.executable
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_importing_chooses_nothing_where_somebody_has_or_in_a_worker(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for one in TOLD:
+        monkeypatch.delenv(one, raising=False)
+    monkeypatch.setenv(name, "python3.99")
+    python.set_default_python()
+    assert os.environ.get("PYSPARK_PYTHON") == ("python3.99" if name == "PYSPARK_PYTHON" else None)

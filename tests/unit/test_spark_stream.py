@@ -315,12 +315,16 @@ def test_a_task_reads_no_other_log_and_no_other_topic_than_the_plan_was_made_for
 ) -> None:
     stream = reader(log_path)
     (task,) = stream.partitions(at(0, 0), at(100, 100))
+    before = topic.topic_id
     log.delete_topic("t")
     again = log.create_topic("t", partitions=2)
     for number in (0, 1):
         add(again, number, 100)
-    with pytest.raises(DataLossError, match="no topic 't'"):
+    with pytest.raises(DataLossError) as lost:
         list(stream.read(task))
+    said = f"created again: it has the id {again.topic_id}, the query has read {before}; "
+    assert f"t-0 on host {socket.gethostname()}: the topic was deleted and {said}" in str(lost.value)
+    assert list(reader(log_path, failOnDataLoss="false").read(task)) == []
     log_id = log.log_id
     log.close()
     log_path.rename(tmp_path / "elsewhere")
@@ -328,3 +332,44 @@ def test_a_task_reads_no_other_log_and_no_other_topic_than_the_plan_was_made_for
         with pytest.raises(WrongLogError) as caught:
             list(stream.read(task))
         assert caught.value.args == (str(log_path), socket.gethostname(), log_id, other.log_id)
+
+
+def forget_ids(path: Path) -> None:
+    """Make a closed log one that is older than ids."""
+    (path / "commitlog.json").write_text(json.dumps({"format": 1}))
+    topic = path / "topics" / "t.json"
+    topic.write_text(json.dumps(json.loads(topic.read_text()) | {"topic_id": None}))
+
+
+def test_a_log_without_an_id_is_not_the_log_that_had_one(
+    topic: Topic, log: CommitLog, log_path: Path
+) -> None:
+    stream = reader(log_path)
+    before = stream.latestOffset(at(50, 50))
+    (task,) = stream.partitions(at(0, 0), at(100, 100))
+    log_id, topic_id = log.log_id, topic.topic_id
+    log.close()
+    forget_ids(log_path)
+    with pytest.raises(WrongLogError, match=f"is a log without an id, not {log_id}; mount the same log"):
+        list(stream.read(task))
+    with pytest.raises(
+        DataLossError, match=f"it is a log without an id, but the query has read log {log_id}"
+    ):
+        reader(log_path).latestOffset(before)
+    only_topic = before | {"@log_id": None}
+    with pytest.raises(DataLossError, match=f"it has the id None, the query has read {topic_id}"):
+        reader(log_path).latestOffset(only_topic)
+
+
+def test_an_old_log_that_gets_its_ids_stays_the_same_log(
+    topic: Topic, log: CommitLog, log_path: Path
+) -> None:
+    log.close()
+    forget_ids(log_path)
+    stream = reader(log_path)
+    before = stream.latestOffset(at(50, 50))
+    (task,) = stream.partitions(at(0, 0), at(100, 100))
+    assert before["@log_id"] is before["t"]["topic_id"] is None
+    commitlog.open(log_path).close()
+    assert sum(batch.num_rows for batch in stream.read(task)) == 200
+    assert plain(reader(log_path).latestOffset(before)) == at(100, 100)

@@ -22,6 +22,7 @@ from commitlog.cli.import_command import import_command
 from commitlog.cli.output import flush_output, visible
 from commitlog.cli.produce import produce
 from commitlog.cli.serve import serve
+from commitlog.cli.spark import spark
 from commitlog.cli.stats import stats
 from commitlog.cli.top import top
 from commitlog.cli.topics import topics
@@ -37,7 +38,7 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
 # To add a command: write it in a module of this folder, as in topics.py, and list it here.
 COMMANDS = (
     topics, produce, consume, groups, stats, top, ui, serve, dump, verify, repair, compact, trim, roll,
-    export_command, import_command, bench, completion,
+    export_command, import_command, spark, bench, completion,
 )  # fmt: skip
 
 

@@ -11,8 +11,8 @@ Needs the extra `spark`. Where the package is installed, Spark finds the format 
 
 from __future__ import annotations
 
-import os
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 from commitlog.errors import MissingDependencyError
@@ -24,10 +24,12 @@ try:
 except ImportError as missing:
     raise MissingDependencyError("commitlog.spark", "commitlog[spark]") from missing
 
+from commitlog.spark.doctor import DoctorReport, Place, doctor
 from commitlog.spark.java import find_java, use_java
 from commitlog.spark.jobs import compact, export, verify
 from commitlog.spark.mapping import map_arrow
-from commitlog.spark.python import local_python, use_python
+from commitlog.spark.python import is_told, local_python, set_default_python, set_python, use_python
+from commitlog.spark.session import Problem, is_connect, session_problems
 from commitlog.spark.stream_writing import write_stream
 
 if TYPE_CHECKING:
@@ -49,16 +51,19 @@ FAST_CONF = CONF | {
 def register(spark: SparkSession) -> None:
     """Register the format "commitlog" with a session that does not find it by itself.
 
-    Workers will run this interpreter, unless PYSPARK_PYTHON is set: see use_python().
+    Workers will run this interpreter, unless PYSPARK_PYTHON is set: see use_python(). Warns about settings
+    of the session that cannot work; doctor() finds more.
     """
     from pyspark_commitlog import DefaultSource
 
-    if "PYSPARK_PYTHON" not in os.environ:
-        context = getattr(spark, "sparkContext", None)
+    context = None if is_connect(spark) else spark.sparkContext
+    if not is_told():
         is_local = context is not None and str(context.master).startswith("local")
-        os.environ["PYSPARK_PYTHON"] = local_python() if is_local else sys.executable
+        chosen = set_python(local_python() if is_local else sys.executable)
         if context is not None:  # it has already read the variable
-            context.pythonExec = os.environ["PYSPARK_PYTHON"]
+            context.pythonExec = chosen
+    for problem in [] if context is None else session_problems(context):
+        warnings.warn(str(problem), stacklevel=2)
     try:
         spark.dataSource.register(DefaultSource)
     except AnalysisException as problem:
@@ -66,7 +71,9 @@ def register(spark: SparkSession) -> None:
             raise
 
 
+set_default_python()
+
 __all__ = [
-    "CONF", "FAST_CONF", "compact", "export", "find_java", "map_arrow", "register", "use_java", "use_python",
-    "verify", "write_stream",
+    "CONF", "FAST_CONF", "DoctorReport", "Place", "Problem", "compact", "doctor", "export", "find_java",
+    "map_arrow", "register", "use_java", "use_python", "verify", "write_stream",
 ]  # fmt: skip

@@ -189,19 +189,28 @@ def still_there(log: ReadableLog, options: ReadOptions, stored: Mapping[str, Any
     offsets = load(stored)
     now = identity(log, offsets)
     known = stored.get(LOG_ID)
-    if not _same(known, now.log_id):
-        lost(options, options.path, f"it is log {now.log_id}, but the query has read log {known}")
+    if not same_id(known, now.log_id):
+        found = f"log {now.log_id}" if now.log_id else "a log without an id"
+        lost(options, options.path, f"it is {found}, but the query has read log {known}")
         return {}
     for topic, topic_id in now.topic_ids.items():
-        if not _same(stored[topic].get(TOPIC_ID), topic_id):
-            lost(options, topic, "the topic was deleted and created again")
+        if not same_id(stored[topic].get(TOPIC_ID), topic_id):
+            lost(options, topic, replaced(stored[topic][TOPIC_ID], topic_id))
             offsets = {name: offset for name, offset in offsets.items() if name.topic != topic}
     return offsets
 
 
-def _same(known: str | None, found: str | None) -> bool:
-    """Compare ids; an old log has none until a writer has opened it."""
-    return known is None or found is None or known == found
+def same_id(known: str | None, found: str | None) -> bool:
+    """Say whether a log or a topic is the one that was seen before, by their ids.
+
+    One that is older than ids gets an id when a writer opens the log, and never loses it.
+    """
+    return known is None or known == found
+
+
+def replaced(known: str | None, found: str | None) -> str:
+    """Describe a topic that is not the one that was seen before."""
+    return f"the topic was deleted and created again: it has the id {found}, the query has read {known}"
 
 
 # --- ranges --------------------------------------------------------------------------------------

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from commitlog.spark import shipping
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range, batch_ranges, cut
 from commitlog.spark.readable import ReadableLog
@@ -17,6 +19,8 @@ from commitlog.spark.worker import open_log, read_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+cloudpickle.register_pickle_by_value(shipping)
 
 
 class Slice(InputPartition):  # type: ignore[misc]
@@ -42,7 +46,7 @@ def plan(log: ReadableLog, options: ReadOptions) -> list[tuple[Range, ...]]:
     return [(one,) for one in cut(log, options, batch_ranges(log, options))]
 
 
-class BatchReader(DataSourceReader):  # type: ignore[misc]
+class BatchReader(shipping.Shipped, DataSourceReader):  # type: ignore[misc]
     """Reads ranges that are fixed when Spark plans the query: a DataFrame is a snapshot.
 
     It has no pushFilters(), because Spark shares pushed filters between all uses of a DataFrame, with wrong

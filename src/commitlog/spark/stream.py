@@ -13,14 +13,16 @@ from commitlog.errors import UnknownPartitionError, UnknownTopicError
 from commitlog.record import TopicPartition
 from commitlog.spark import planning
 from commitlog.spark.admission import Admission
+from commitlog.spark.hang_up import end_if_hung_up
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.parsing import LATEST
 from commitlog.spark.planning import Offsets, Stored, lost
 from commitlog.spark.readable import is_remote
 from commitlog.spark.schema import fields_of
+from commitlog.spark.shipping import Shipped
 from commitlog.spark.source import Slice, slices
 from commitlog.spark.unfinished import finish_publications
-from commitlog.spark.worker import open_files, open_log, read_ranges
+from commitlog.spark.worker import forget_log, open_files, open_log, read_ranges
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Plans micro-batches in a process of the driver that lives as long as the query; tasks only call read().
 
     Up to Spark 4.1, Spark does not say where the last batch ended: `_position` keeps that.
@@ -195,3 +197,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if group_id is not None and moved:
             open_files(self._options.path).commit_offsets(group_id, moved)
             self._noted |= moved
+
+    def stop(self) -> None:
+        """End the process that plans; Spark does not always call it."""
+        forget_log(self._options.path)
+        end_if_hung_up()

@@ -22,8 +22,9 @@ from commitlog.errors import (
 from commitlog.log import CommitLog
 from commitlog.partitions.reader import LogReader
 from commitlog.record import TopicPartition
+from commitlog.spark.hang_up import quiet_hang_up
 from commitlog.spark.options import ReadOptions
-from commitlog.spark.planning import Range, lost
+from commitlog.spark.planning import Range, lost, replaced, same_id
 from commitlog.spark.readable import ReadableLog, is_remote, open_readable
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def log_here(path: str, log_id: str | None) -> ReadableLog:
 
 def _check_identity(log: ReadableLog, path: str, log_id: str | None) -> None:
     found = log.log_id
-    if None not in (log_id, found) and log_id != found:
+    if not same_id(log_id, found):
         raise WrongLogError(path, socket.gethostname(), log_id, found)
 
 
@@ -130,9 +131,10 @@ def read_ranges(
     from commitlog.spark.arrow_rows import spark_batches
 
     settle_down()
-    for one in ranges:
-        name = TopicPartition(one.topic, one.partition)
-        yield from spark_batches(_batches(options, one), name, fields)
+    with quiet_hang_up():
+        for one in ranges:
+            name = TopicPartition(one.topic, one.partition)
+            yield from spark_batches(_batches(options, one), name, fields)
 
 
 def _batches(options: ReadOptions, wanted: Range) -> Iterator[RecordBatch]:
@@ -141,6 +143,8 @@ def _batches(options: ReadOptions, wanted: Range) -> Iterator[RecordBatch]:
     while start < wanted.end:
         try:
             partition = _partition(options, wanted)
+            if partition is None:
+                return
             mark = partition.high_watermark  # read before, too: in a cluster it may drop and rise again
             for batch in partition.combined_batches(start, wanted.end):
                 start = batch.next_offset
@@ -153,18 +157,21 @@ def _batches(options: ReadOptions, wanted: Range) -> Iterator[RecordBatch]:
             _, _, low, high = problem.args
             after = low if start < low else wanted.end
             missing = f"offsets [{start}, {min(after, wanted.end)}) are outside [{low}, {high})"
-            lost(options, partition.name, missing)
+            lost(options, f"{wanted.topic}-{wanted.partition}", missing)
             start = after
         except (UnknownTopicError, UnknownPartitionError) as problem:
             lost(options, f"{wanted.topic}-{wanted.partition}", str(problem))
             return
 
 
-def _partition(options: ReadOptions, wanted: Range) -> LogReader:
-    """Open a partition; if it is too short, open it again: a network file system may show old pages."""
+def _partition(options: ReadOptions, wanted: Range) -> LogReader | None:
+    """Open a partition; if it is too short, open it again: a network file system may show old pages.
+
+    None if its topic was replaced, which has been reported as lost.
+    """
     try:
         partition = _found(options, wanted)
-        if partition.high_watermark < wanted.end:
+        if partition is not None and partition.high_watermark < wanted.end:
             forget_log(options.path)
             partition = _found(options, wanted)
         return partition
@@ -172,12 +179,14 @@ def _partition(options: ReadOptions, wanted: Range) -> LogReader:
         raise not_mounted(options.path, problem) from None
 
 
-def _found(options: ReadOptions, wanted: Range) -> LogReader:
+def _found(options: ReadOptions, wanted: Range) -> LogReader | None:
     """Return the partition of a range; the ids of its log and its topic must match."""
     log = open_log(options.path)
     _check_identity(log, options.path, wanted.log_id)
     topic = log.topic(wanted.topic)
-    if None not in (wanted.topic_id, topic.topic_id) and wanted.topic_id != topic.topic_id:
-        raise UnknownTopicError(wanted.topic)  # it was deleted and created again
+    if not same_id(wanted.topic_id, topic.topic_id):
+        what = replaced(wanted.topic_id, topic.topic_id)
+        lost(options, f"{wanted.topic}-{wanted.partition} on host {socket.gethostname()}", what)
+        return None
     partition: LogReader = topic.partition(wanted.partition)
     return partition
