@@ -128,14 +128,17 @@ def test_a_python_that_executors_lack_is_told(log_path: Path, tmp_path: Path, sp
     assert said[1:] == ["there is no program environment/python"] * 2
 
 
-READ = """
+READ_AND_WRITE = """
 spark = SparkSession.builder.master("local-cluster[1,1,1024]").config(map=settings).getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 commitlog.spark.register(spark)
-try:
-    spark.read.format("commitlog").load(path).collect()
-except Exception as problem:
-    print(problem)
+writer = spark.createDataFrame([(b"v",)], "value BINARY").write.format("commitlog").mode("append")
+reader = spark.read.format("commitlog").load(path)
+for query in (reader.collect, lambda: writer.option("topic", "t").save(path)):
+    try:
+        query()
+    except Exception as problem:
+        print(problem)
 spark.stop()
 """
 
@@ -152,10 +155,10 @@ def test_an_executor_without_the_library_says_how_to_ship_it(
             (libraries / place.name).symlink_to(place)
     line = f'{BARE}:{libraries} exec {shlex.quote(sys.executable)} -S "$@"'
     program = starter(tmp_path / "python", {0: line})
-    done = run_program(READ, log_path, SPARK_HOME=spark_home, PYSPARK_PYTHON=program)
+    done = run_program(READ_AND_WRITE, log_path, SPARK_HOME=spark_home, PYSPARK_PYTHON=program)
     told = f"ImportError: host {os.uname().nodename}: {sys.executable} cannot import commitlog"
-    told += " (No module named 'pyspark_commitlog'); install commitlog[spark] there"
-    assert told in done.stdout
+    assert f"{told} (No module named 'pyspark_commitlog'); install commitlog[spark] there" in done.stdout
+    assert f"{told} (No module named 'commitlog'); install commitlog[spark] there" in done.stdout
 
 
 # --- in one process

@@ -1,6 +1,6 @@
 """Shipped: objects that Spark sends to executors, which say what to do where commitlog is not installed.
 
-Spark ships this module as code (source.py registers it for that): it imports only the standard library.
+Spark ships what is in this module as code, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import importlib
 import socket
 import sys
 from typing import Any
+
+from pyspark import cloudpickle
 
 _OURS = ("commitlog", "pyspark_commitlog")
 HOW_TO_SHIP = (
@@ -42,3 +44,6 @@ def load(module: str, name: str) -> Any:
         checks = "commitlog.spark.doctor(spark, path) checks all hosts"
         raise ImportError(f"{where} ({problem}); {HOW_TO_SHIP}; {checks}") from None
     return found.__new__(found)
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])

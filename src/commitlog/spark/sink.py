@@ -21,6 +21,7 @@ from commitlog.locks import LogLock
 from commitlog.log import CommitLog
 from commitlog.spark.readable import is_remote
 from commitlog.spark.schema import check_sink
+from commitlog.spark.shipping import Shipped
 from commitlog.spark.worker import open_files, open_log
 from commitlog.spark.write_options import WriteOptions
 
@@ -105,7 +106,7 @@ def check(schema: StructType, options: WriteOptions, overwrite: bool) -> str | N
     return log.log_id
 
 
-class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+class BatchWriter(Shipped, DataSourceArrowWriter):  # type: ignore[misc]
     """Writes a batch query: once per txnVersion of a txnAppId, or, without these, each time it runs."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
@@ -143,7 +144,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         discard(self._options.path, self._txn_id, self._epoch)
 
 
-class _StreamWriter:
+class _StreamWriter(Shipped):
     """The common part of both stream writers."""
 
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:

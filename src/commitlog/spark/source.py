@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from commitlog.spark import shipping
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.planning import Range, batch_ranges, cut
 from commitlog.spark.readable import ReadableLog
 from commitlog.spark.schema import fields_of, full_schema
+from commitlog.spark.shipping import Shipped
 from commitlog.spark.unfinished import finish_publications
 from commitlog.spark.worker import open_log, read_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-cloudpickle.register_pickle_by_value(shipping)
 
 
 class Slice(InputPartition):  # type: ignore[misc]
@@ -46,7 +43,7 @@ def plan(log: ReadableLog, options: ReadOptions) -> list[tuple[Range, ...]]:
     return [(one,) for one in cut(log, options, batch_ranges(log, options))]
 
 
-class BatchReader(shipping.Shipped, DataSourceReader):  # type: ignore[misc]
+class BatchReader(Shipped, DataSourceReader):  # type: ignore[misc]
     """Reads ranges that are fixed when Spark plans the query: a DataFrame is a snapshot.
 
     It has no pushFilters(), because Spark shares pushed filters between all uses of a DataFrame, with wrong
