@@ -65,6 +65,7 @@ EXAMPLES = [
     errors.CorruptionError("/data/log/orders-0/00000000000000000000.log", 4_242, "no batch starts here"),
     errors.DataLossError("orders-0", "offsets [0, 100) were removed"),
     errors.PathNotMountedError("/data/log", "worker7", "it does not exist"),
+    errors.NotSharedError("/data/log", "worker7", "driver1"),
     errors.WrongLogError("/data/log", "worker7", "fQ2cHPnTQ1qJ8S5mH6nKxA", "P4mFJ0aHTzSp1b3PuU7Ylw"),
     errors.TornTailError("/data/log/orders-0/00000000000000000000.log", 4_242, 17),
     errors.DiskFullError("/data/log/orders-0/00000000000000000000.log", "No space left on device"),
