@@ -280,6 +280,16 @@ def test_topics_are_created_where_the_log_is_open(remote: RemoteLog) -> None:
         remote.create_topic("more")
 
 
+def test_an_epoch_that_no_message_can_have_is_refused_at_once(remote: RemoteLog) -> None:
+    for ask_with in (
+        lambda epoch: remote.publish("query", epoch, []),
+        lambda epoch: remote.discard("query", epoch),
+    ):
+        for epoch in (-1, 1 << 63):
+            with pytest.raises(ConfigError, match="must be a non-negative integer"):
+                ask_with(epoch)
+
+
 def test_a_server_that_others_reach_needs_a_secret(log: CommitLog) -> None:
     with pytest.raises(ConfigError, match="needs `secret` or `tls`"):
         commitlog.serve(log, "0.0.0.0")

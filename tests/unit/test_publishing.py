@@ -265,9 +265,24 @@ def test_batches_that_fit_in_no_segment_any_more_are_refused(log: CommitLog) -> 
 def test_wrong_arguments_are_refused(log: CommitLog) -> None:
     staged = three(log)
     check_refused(log, ConfigError, [*staged, staged[0]], "twice")
-    for txn_id, epoch in [("", 1), (7, 1), ("query", -1), ("query", True), ("query", "1")]:
+    wrong: list[tuple[Any, Any]] = [
+        ("", 1), (7, 1), ("\ud800", 1), ("query", -1), ("query", True), ("query", "1"), ("query", 1 << 63),
+    ]  # fmt: skip
+    for txn_id, epoch in wrong:
         with pytest.raises(ConfigError):
-            log.publish(txn_id, epoch, [])  # type: ignore[arg-type]
+            log.publish(txn_id, epoch, [])
+        with pytest.raises(ConfigError):
+            log.discard(txn_id, epoch)
+        with pytest.raises(ConfigError):
+            log.stage("t", 0, txn_id=txn_id, epoch=epoch)
+
+
+def test_the_largest_epoch_is_finished_by_another_process(log: CommitLog, tmp_path: Path) -> None:
+    largest = (1 << 63) - 1
+    leave_unfinished(log, 0, [stage(log, "t", 0, [b"x"] * 2, claim=("query", largest))], largest)
+    with commitlog.open(copy_as_if_killed(log, tmp_path / "left")) as again:
+        assert again.published("query") == largest
+        assert values(again) == [b"x"] * 2
 
 
 def test_a_commit_for_which_there_is_no_room_publishes_nothing(

@@ -89,7 +89,6 @@ class Publisher:
 
     def discard(self, txn_id: str, epoch: int) -> None:
         """Remove what was staged for an epoch, unless it is committed; see CommitLog.discard()."""
-        _check_arguments(txn_id, epoch, ())
         claim = Claim.of(txn_id, epoch)
         with self._process_lock():
             known = self._known()
@@ -237,14 +236,10 @@ class Publisher:
         return self._found
 
 
-def _check_arguments(txn_id: object, epoch: object, staged: Sequence[StagedFile]) -> None:
-    if not isinstance(txn_id, str) or not txn_id:
-        raise ConfigError("txn_id", txn_id, "must be a non-empty string")
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-        raise ConfigError("epoch", epoch, "must be a non-negative integer")
+def _check_arguments(txn_id: str, epoch: int, staged: Sequence[StagedFile]) -> None:
+    claim = Claim.of(txn_id, epoch)
     if len({one.file_id for one in staged}) < len(staged):
         raise ConfigError("staged", len(staged), "must not name a file twice")
-    claim = Claim.of(txn_id, epoch)
     for one in staged:
         if one.claim not in (None, claim):
             raise ConfigError("staged", one.path, f"was not staged for epoch {epoch} of {txn_id!r}")

@@ -166,6 +166,7 @@ class RemoteLog:
         One node must lead all their partitions, and have their only replicas: it alone knows which epochs
         are published. If no answer came in time, the files may have been published: publish them again.
         """
+        Claim.of(txn_id, epoch)  # a message takes no other epoch
         message = Publish(txn_id, epoch, tuple(sent_file(one) for one in staged))
         deadline = Deadline(max(self._router.timeout_ms, _PUBLISH_MS))
         if staged:
@@ -189,6 +190,7 @@ class RemoteLog:
 
     def discard(self, txn_id: str, epoch: int) -> None:
         """Remove the files that were staged with this txn_id and epoch, unless they are published."""
+        Claim.of(txn_id, epoch)
         deadline = self._router.deadline()
         for address in self._router.describe((), deadline).nodes.values():
             answer = self._router.ask_once(address, Discard(txn_id, epoch), deadline.try_ms)
