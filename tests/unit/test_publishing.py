@@ -537,6 +537,32 @@ def test_what_other_attempts_of_an_epoch_staged_is_removed_when_it_is_published(
     assert values(log) == [b"x", b"later", b"another query", b"anybody's"]
 
 
+@pytest.mark.parametrize("which", ["published", "left behind"])
+def test_files_that_cannot_be_removed_do_not_make_a_publication_fail(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, which: str
+) -> None:
+    left, staged = (stage(log, "t", 0, [b"x"], claim=("query", 0)) for _ in range(2))
+    stays = staged if which == "published" else left
+    remove = files.remove
+
+    def refuse(path: str) -> None:
+        if path.endswith(stays.path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        remove(path)
+
+    monkeypatch.setattr(files, "remove", refuse)
+    assert log.publish("query", 0, [staged])
+    assert not log.publish("query", 0, [staged])
+    log.close()
+    with commitlog.open(log.path) as again:
+        assert values(again) == [b"x"]
+        assert os.path.basename(stays.path) in staged_names(again)
+        assert "Permission denied" in caplog.text
+        monkeypatch.undo()
+        assert again.publish("query", 1, [])
+        assert staged_names(again) == []
+
+
 def test_an_attempt_that_ends_after_its_epoch_is_removed_by_the_next_publication(log: CommitLog) -> None:
     assert log.publish("query", 0, [stage(log, "t", 0, [b"x"], claim=("query", 0))])
     stage(log, "t", 0, [b"late"], claim=("query", 0))
