@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -34,6 +35,7 @@ from commitlog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.publishing.receiver import Receiver
 from commitlog.record import TopicPartition
 from commitlog.replication import Node, StaticController, TcpTransport
 from commitlog.replication.log_server import LogServer
@@ -502,6 +504,71 @@ def test_a_node_that_is_killed_and_comes_back_publishes_each_epoch_once(
         for partition in reader.topic("t"):
             found = [record.value.split(b".")[0] for record in partition.records()]
             assert found == [b"%d-%d" % (epoch, number) for epoch in range(4) for number in range(50)]
+
+
+@pytest.mark.parametrize("hostile", [False, True], ids=["the same bytes", "other bytes"])
+def test_bytes_that_a_stopped_server_stores_late_do_not_reach_a_file_that_another_one_finished(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch, hostile: bool
+) -> None:
+    """Two servers of a log: one is stopped when it has opened the file, and the sender turns to the other."""
+    log.topic("t").alter_config(segment_bytes=1 << 20)
+    log.topic("t")[0].append(b"first")
+    staged = stage(log, "t", 0, [os.urandom(1_000) for _ in range(100)], claim=("query", 0))
+    raw = Path(log.path, staged.path).read_bytes()
+    os.remove(f"{log.path}/{staged.path}")
+    stopped, other = Receiver(log.path), Receiver(log.path)
+    write_at, wait_for_lock = files.write_at, files.wait_for_lock
+    turned = threading.Event()  # the other server is done, or waits
+
+    def finish() -> None:
+        other.receive(staged, 0, raw)
+        other.finish(staged, lambda path: None)
+        assert log.publish("query", 0, [staged])
+        turned.set()
+
+    turning = threading.Thread(target=finish)
+
+    def stop(fd: int, parts: Any, size: int, position: int) -> None:
+        if threading.current_thread() is not turning and not turning.ident:
+            turning.start()
+            turned.wait()
+        write_at(fd, parts, size, position)
+
+    def wait(fd: int, *, shared: bool = False) -> None:
+        if threading.current_thread() is turning and not files.try_lock(fd, shared=shared):
+            turned.set()
+        wait_for_lock(fd, shared=shared)
+
+    monkeypatch.setattr(files, "write_at", stop)
+    monkeypatch.setattr(files, "wait_for_lock", wait)
+    stopped.receive(staged, 0, b"?" * len(raw) if hostile else raw)
+    turning.join()
+    assert log.topic("t")[0].next_offset == 101
+    assert log.topic("t")[0].verify().ok
+
+
+def test_bytes_that_come_while_a_file_is_checked_are_not_in_it(log: CommitLog) -> None:
+    staged = stage(log, "t", 0, [b"x" * 100], claim=("query", 0))
+    raw = Path(log.path, staged.path).read_bytes()
+    os.remove(f"{log.path}/{staged.path}")
+    receiver = Receiver(log.path)
+    receiver.receive(staged, 0, raw)
+
+    def overwrite() -> None:
+        with contextlib.suppress(CorruptionError):  # because the file is finished
+            receiver.receive(staged, 0, b"?" * len(raw))
+
+    late = threading.Thread(target=overwrite)
+
+    def check(path: str) -> None:
+        with files.Descriptor(os.open(path, os.O_RDONLY)) as fd:
+            assert not files.try_lock(fd)
+        late.start()
+
+    receiver.finish(staged, check)
+    late.join()
+    assert Path(log.path, staged.path).read_bytes() == raw
+    assert log.publish("query", 0, [staged])
 
 
 def test_an_answer_is_published_or_refused(log: CommitLog, server: LogServer) -> None:
