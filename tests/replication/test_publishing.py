@@ -250,6 +250,13 @@ def test_bytes_that_are_no_batches_are_never_staged(log: CommitLog, server: LogS
     assert not any(name.endswith(".staged") for name in staged_names(log))
 
 
+def test_a_file_without_bytes_has_no_records(log: CommitLog, server: LogServer) -> None:
+    answer = ask(server, Publish("query", 0, (made_up(log, records=5),)))
+    assert answer.error == "CorruptionError"  # type: ignore[union-attr]
+    assert log.unfinished_publications() == []
+    assert log.publish("query", 0, [])
+
+
 def test_a_chunk_from_the_middle_of_nothing_is_refused(log: CommitLog, server: LogServer) -> None:
     answer = ask(server, Stage(made_up(log), 1 << 60, Bytes(b"x")))
     assert answer.error == "CorruptionError"  # type: ignore[union-attr]

@@ -133,7 +133,7 @@ def read_staged(log_path: str, staged: StagedFile) -> list[StagedBatch]:
 
 def read_batches(path: str, staged: StagedFile) -> list[StagedBatch]:
     """Return the batches of a staged file that is at this path, perhaps under another name."""
-    if staged.size_bytes == 0:
+    if staged.size_bytes == staged.records == 0:
         return []
     try:
         view = files.map_file(path)
