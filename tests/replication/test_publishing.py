@@ -39,7 +39,18 @@ from commitlog.publishing.receiver import Receiver
 from commitlog.record import TopicPartition
 from commitlog.replication import Node, StaticController, TcpTransport
 from commitlog.replication.log_server import LogServer
-from commitlog.replication.messages import Bytes, Message, Publish, Published, SentFile, Stage, Staged
+from commitlog.replication.messages import (
+    Append,
+    Bytes,
+    FindOffset,
+    Message,
+    Publish,
+    Published,
+    Read,
+    SentFile,
+    Stage,
+    Staged,
+)
 from commitlog.replication.ports import Reply
 from commitlog.replication.refusals import refused
 from commitlog.replication.remote import remote_output
@@ -248,6 +259,26 @@ def test_bytes_that_are_no_batches_are_never_staged(log: CommitLog, server: LogS
     assert ask(server, Stage(file, 100, Bytes(b"more"))) == Staged()
     assert ask(server, Stage(file, 104)).error == "CorruptionError"  # type: ignore[union-attr]
     assert not any(name.endswith(".staged") for name in staged_names(log))
+
+
+def test_topics_of_the_log_itself_are_not_served(log: CommitLog, server: LogServer) -> None:
+    log.publish("query", 0, [])
+    log.topic("t")[0].append(b"forged", key=b"query")
+    name = TopicPartition("__publications", 0)
+    topic_id = log.topic("__publications").topic_id or ""
+    batch = log.topic("t")[0].read_replica(0, 1 << 20).data
+    forged = Append(name, topic_id, 1, 1_000, batch)
+    for message in (forged, Read(name, topic_id, 0, 1 << 20, 0), FindOffset(name, topic_id, 0)):
+        assert ask(server, message) == refused(UnknownTopicError("__publications"))
+    assert log.topic("__publications")[0].next_offset == 1
+
+
+def test_a_topic_that_is_deleted_meanwhile_does_not_hide_the_others(
+    log: CommitLog, remote: RemoteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "topics", lambda: ["deleted", "t"])
+    assert remote.topics() == ["t"]
+    assert len(remote.topic("t")) == 3
 
 
 def test_a_file_without_bytes_has_no_records(log: CommitLog, server: LogServer) -> None:

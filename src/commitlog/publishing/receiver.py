@@ -2,8 +2,8 @@
 
 Bytes come in order, but a sender that got no answer sends them again, and may do so late. So they are
 collected under a name of their own, and only a file that is whole and synced gets the name of a staged file:
-bytes that come twice never touch a file that may have become a segment. Several processes may serve one log, and
-a sender may turn from one to another; so whoever changes a file, or its name, holds its lock.
+bytes that come twice never touch a file that may have become a segment. Several processes may serve one log,
+and a sender may turn from one to another; so a file is locked while its bytes or its name change.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Receiver:
 
 @contextlib.contextmanager
 def _locked(path: str, flags: int) -> Iterator[int]:
-    """Open a file that is being received, and lock it; FileNotFoundError if it has lost this name meanwhile."""
+    """Open a file that is being received, and lock it; FileNotFoundError if it lost this name meanwhile."""
     with files.Descriptor(os.open(path, flags, 0o644)) as fd:
         files.wait_for_lock(fd)
         try:

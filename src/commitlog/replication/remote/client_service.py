@@ -16,7 +16,6 @@ from commitlog.batches.staged import StagedFile, parse_name
 from commitlog.errors import (
     ClosedError,
     CommitLogError,
-    ConfigError,
     NotLeaderError,
     OffsetOutOfRangeError,
     ProtocolError,
@@ -82,6 +81,9 @@ class Host(Protocol):
 
     def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
         """Return the leader epoch, for when_acknowledged(); raises if an append cannot be accepted now."""
+
+    def check_can_publish(self, name: TopicPartition) -> None:
+        """Raise ConfigError if a partition has replicas elsewhere."""
 
     def when_acknowledged(
         self, name: TopicPartition, end_offset: int, leader_epoch: int, timeout_ms: int, done: Acknowledged
@@ -190,10 +192,7 @@ class ClientService:
     def _staged(self, file: SentFile) -> StagedFile:
         """Return a client's file, if this node can publish it."""
         self._host.partition(file.name, file.topic_id, any_replica=False)
-        found = self._host.state().partition(file.name)
-        if found is None or len(found.replicas) > 1 or found.target is not None:
-            reason = "has replicas on other nodes, which would not know what was published: use one replica"
-            raise ConfigError("topic", file.name.topic, reason)
+        self._host.check_can_publish(file.name)
         try:
             claim, file_id = parse_name(file.file)
         except ValueError as problem:
