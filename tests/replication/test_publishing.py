@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,13 @@ class Interrupted:
         self.asked: list[Message] = []
         self.lose_request: list[type] = []
         self.lose_answer: list[type] = []
+        self.before: dict[type, Callable[[], None]] = {}
         transport._handle = self._handle
 
     def _handle(self, message: Message, reply: Reply) -> None:
         self.asked.append(message)
         kind = type(message)
+        self.before.pop(kind, lambda: None)()
         if kind in self.lose_request:
             self.lose_request.remove(kind)
             end_connections(self.transport)
@@ -203,6 +205,20 @@ def test_a_topic_that_was_made_again_is_refused(log: CommitLog, remote: RemoteLo
     log.create_topic("t", partitions=3)
     with pytest.raises(TopicReplacedError):
         remote.publish("query", 0, [staged])
+    assert count(log) == [0, 0, 0]
+
+
+def test_a_topic_that_was_deleted_ends_a_publication_to_others_too(
+    log: CommitLog, server: LogServer, remote: RemoteLog
+) -> None:
+    log.create_topic("other")
+    other = stage(remote, "other", 0, [b"x"], claim=("query", 0))  # type: ignore[arg-type]
+    staged = [sent(remote), other]
+    broken = Interrupted(server)
+    broken.before[Publish] = lambda: log.delete_topic("other")
+    with pytest.raises(UnknownTopicError, match="other"):
+        remote.publish("query", 0, staged)
+    assert sum(isinstance(message, Publish) for message in broken.asked) == 1
     assert count(log) == [0, 0, 0]
 
 

@@ -170,16 +170,23 @@ class RemoteLog:
         message = Publish(txn_id, epoch, tuple(sent_file(one) for one in staged))
         deadline = Deadline(max(self._router.timeout_ms, _PUBLISH_MS))
         if staged:
-            self._check_publishable(message.files, deadline)
+
+            def attempt(try_ms: int) -> Message:
+                self._check_publishable(message.files, deadline)
+                return message
+
             first = message.files[0]
-            answer = self._router.ask_for(first.name, first.topic_id, lambda try_ms: message, deadline)
+            answer = self._router.ask_for(first.name, first.topic_id, attempt, deadline)
         else:
             answer = self._router.ask_any(lambda try_ms: message, txn_id, deadline)
         assert isinstance(answer, Published)
         return answer.is_new
 
     def _check_publishable(self, files: Iterable[SentFile], deadline: Deadline) -> None:
+        """Raise an error if no node can publish all the files, as far as it is known now."""
         leaders: dict[str | None, str] = {}
+        for topic in {file.name.topic for file in files}:
+            self._router.forget(topic)
         for file in files:
             address, _ = self._router.place_of(file.name, file.topic_id, deadline)
             leaders.setdefault(address, str(file.name))
