@@ -346,6 +346,15 @@ def test_an_epoch_that_no_message_can_have_is_refused_at_once(remote: RemoteLog)
                 ask_with(epoch)
 
 
+def test_more_files_than_a_message_can_name_are_refused_with_what_to_do(
+    log: CommitLog, remote: RemoteLog
+) -> None:
+    topic_id, claim = log.topic("t").topic_id, Claim.of("query", 0)
+    staged = [StagedFile("t", 0, number, 0, 0, 0, topic_id, claim) for number in range(50_000)]
+    with pytest.raises(ConfigError, match="50000: are too many files for one message"):
+        remote.publish("query", 0, staged)
+
+
 def test_a_server_that_others_reach_needs_a_secret(log: CommitLog) -> None:
     with pytest.raises(ConfigError, match="needs `secret` or `tls`"):
         commitlog.serve(log, "0.0.0.0")

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from commitlog.batches.staged import Claim, StagedFile
 from commitlog.config import TopicConfig
-from commitlog.errors import ConfigError, TopicExistsError, UnknownTopicError
+from commitlog.errors import ConfigError, FrameTooLargeError, TopicExistsError, UnknownTopicError
 from commitlog.publishing.staging import StagingWriter, new_file
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
 from commitlog.replication.commands import CreateTopic, DeleteTopic
@@ -176,7 +176,11 @@ class RemoteLog:
                 return message
 
             first = message.files[0]
-            answer = self._router.ask_for(first.name, first.topic_id, attempt, deadline)
+            try:
+                answer = self._router.ask_for(first.name, first.topic_id, attempt, deadline)
+            except FrameTooLargeError as error:
+                reason = f"are too many files for one message ({error}): write fewer, larger ones"
+                raise ConfigError("staged", len(staged), reason) from None
         else:
             answer = self._router.ask_any(lambda try_ms: message, txn_id, deadline)
         assert isinstance(answer, Published)
