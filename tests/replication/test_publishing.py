@@ -29,6 +29,7 @@ from commitlog.errors import (
     CorruptionError,
     DiskFullError,
     InvalidRecordError,
+    NotJoinedError,
     ReplicationTimeoutError,
     TopicReplacedError,
     UnfinishedPublicationError,
@@ -42,6 +43,7 @@ from commitlog.replication.log_server import LogServer
 from commitlog.replication.messages import (
     Append,
     Bytes,
+    Describe,
     FindOffset,
     Message,
     Publish,
@@ -51,7 +53,7 @@ from commitlog.replication.messages import (
     Stage,
     Staged,
 )
-from commitlog.replication.ports import Reply
+from commitlog.replication.ports import Handler, Reply
 from commitlog.replication.refusals import refused
 from commitlog.replication.remote import remote_output
 from commitlog.replication.remote.remote_log import RemoteLog
@@ -295,6 +297,23 @@ def test_a_topic_that_is_deleted_meanwhile_does_not_hide_the_others(
     monkeypatch.setattr(log, "topics", lambda: ["deleted", "t"])
     assert remote.topics() == ["t"]
     assert len(remote.topic("t")) == 3
+
+
+class Eager(TcpTransport):
+    """A transport on which a client asks before serve() has told the server its address."""
+
+    answers: list[Message]
+
+    def serve(self, handle: Handler) -> str:
+        self.answers = []
+        handle(Describe(()), self.answers.append)
+        return super().serve(handle)
+
+
+def test_a_client_that_asks_too_early_is_told_to_ask_again(log: CommitLog) -> None:
+    transport = Eager()
+    with LogServer(log, transport):
+        assert transport.answers == [refused(NotJoinedError(0, "it is starting"))]
 
 
 def test_a_file_without_bytes_has_no_records(log: CommitLog, server: LogServer) -> None:

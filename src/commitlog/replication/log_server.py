@@ -10,7 +10,7 @@ import contextlib
 import os
 from typing import Self
 
-from commitlog.errors import ConfigError, TopicReplacedError, UnknownTopicError
+from commitlog.errors import ConfigError, NotJoinedError, TopicReplacedError, UnknownTopicError
 from commitlog.log import CommitLog
 from commitlog.partition import Partition
 from commitlog.record import TopicPartition
@@ -68,7 +68,9 @@ class LogServer:
     # --- Host
 
     def state(self) -> ClusterState:
-        """Return the topics of the log, as those of a cluster of one node."""
+        """Return the topics of the log, as those of a cluster of one node; NotJoinedError at first."""
+        if not self.address:  # a client was quicker: it asks again
+            raise NotJoinedError(_NODE_ID, "it is starting")
         nodes = {_NODE_ID: NodeState(_NODE_ID, self.address, incarnation=0)}
         topics = {}
         for name in self.log.topics():
