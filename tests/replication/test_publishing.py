@@ -55,7 +55,7 @@ from commitlog.replication.messages import (
 )
 from commitlog.replication.ports import Handler, Reply
 from commitlog.replication.refusals import refused
-from commitlog.replication.remote import remote_output
+from commitlog.replication.remote import client_service, remote_output
 from commitlog.replication.remote.remote_log import RemoteLog
 from commitlog.replication.remote.remote_output import sent_file
 
@@ -651,6 +651,54 @@ def test_bytes_that_come_while_a_file_is_checked_are_not_in_it(log: CommitLog) -
     late.join()
     assert Path(log.path, staged.path).read_bytes() == raw
     assert log.publish("query", 0, [staged])
+
+
+def test_who_reads_next_sees_all_of_what_a_killed_publisher_committed(
+    log: CommitLog, remote: RemoteLog
+) -> None:
+    staged = [stage(log, "t", number, [b"x"] * 2) for number in range(3)]
+    with full_after(1), pytest.raises(UnfinishedPublicationError):
+        log.publish("query", 0, staged)
+    assert count(log) == [2, 0, 0]
+    assert len(list(remote.topic("t").records())) == 6
+    assert log.unfinished_publications() == []
+
+
+def test_what_cannot_be_finished_is_read_as_it_is(
+    log: CommitLog, remote: RemoteLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client_service, "_FINISH_AGAIN_SECONDS", 1e9)
+    staged = [stage(log, "t", number, [b"x"] * 2) for number in range(3)]
+    with full_after(1), pytest.raises(UnfinishedPublicationError):
+        log.publish("query", 0, staged)
+    os.remove(f"{log.path}/{staged[2].path}")
+    for _ in range(3):
+        assert len(list(remote.topic("t").records())) == 4
+    assert caplog.text.count("has an unfinished publication") == 1
+
+
+def test_a_node_that_was_killed_while_it_published_finishes_when_it_leads_again(tmp_path: Path) -> None:
+    controller = StaticController()
+    transport = TcpTransport()
+    with commitlog.open(tmp_path / "log") as log, Node(log, transport, controller, 1) as node:
+        node.create_topic("r", partitions=2)
+        with commitlog.connect(str(node.address)) as remote:
+            staged = [
+                stage(remote, "r", number, [b"x"], claim=("query", 0))  # type: ignore[arg-type]
+                for number in range(2)
+            ]
+            with full_after(1), pytest.raises(UnfinishedPublicationError):
+                remote.publish("query", 0, staged)
+    transport.close()
+    transport = TcpTransport()
+    with commitlog.open(tmp_path / "log") as log, Node(log, transport, controller, 1) as node:
+        assert log.unfinished_publications() == [("query", 0)]
+        leads = [TopicPartition("r", number) for number in range(2)]
+        assert transport.wait_for(lambda: all(map(node._core.leads, leads)), 10_000)
+        with commitlog.connect(str(node.address)) as remote:
+            assert len(list(remote.topic("r").records())) == 2
+    controller.close()
+    transport.close()
 
 
 def test_an_answer_is_published_or_refused(log: CommitLog, server: LogServer) -> None:

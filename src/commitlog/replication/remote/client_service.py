@@ -59,6 +59,7 @@ from commitlog.tasks import Signal
 
 _logger = logging.getLogger("commitlog.replication")
 _LONGEST_WAIT_MS = 60_000
+_FINISH_AGAIN_SECONDS = 5.0
 
 
 class Host(Protocol):
@@ -116,6 +117,7 @@ class ClientService:
         self._rung = Signal()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._finish_again_at = 0.0
 
     def handle(self, message: Message, reply: Reply) -> None:
         """Answer a request; an error is answered with Refused."""
@@ -153,6 +155,7 @@ class ClientService:
                 self._host.log.discard(txn_id, epoch)
                 return Staged()
             case Describe(names):
+                self._finish_publications()
                 return described(self._host.state(), names)
             case Submit(command, theirs) if isinstance(command, Administrative):
                 ours = self._host.state().cluster_id
@@ -202,6 +205,19 @@ class ClientService:
         return StagedFile(
             *file.name, file_id, file.size_bytes, file.records, file.checksum, file.topic_id, claim
         )
+
+    def _finish_publications(self) -> None:
+        """Finish what a dead process committed: who asks for topics reads them next, and not one half of it.
+
+        What cannot be finished, because a disk is full, say, is not tried again for each client.
+        """
+        log, now = self._host.log, time.monotonic()
+        try:
+            if now >= self._finish_again_at and log.unfinished_publications():
+                self._finish_again_at = now + _FINISH_AGAIN_SECONDS
+                log.finish_publications()
+        except (CommitLogError, OSError) as problem:
+            _logger.warning("%s has an unfinished publication: %s", log.path, problem)
 
     def _read(self, message: Read, reply: Reply) -> Message | None:
         partition = self._host.partition(message.name, message.topic_id, any_replica=message.any_replica)
