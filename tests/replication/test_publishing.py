@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -58,6 +58,7 @@ from commitlog.replication.refusals import refused
 from commitlog.replication.remote import client_service, remote_output
 from commitlog.replication.remote.remote_log import RemoteLog
 from commitlog.replication.remote.remote_output import sent_file
+from commitlog.replication.remote.router import Pending
 
 
 class Interrupted:
@@ -441,6 +442,42 @@ def test_what_is_lost_on_the_way_is_sent_again(
     assert count(log) == [50, 0, 0]
     assert sum(isinstance(message, Stage) for message in broken.asked) > which
     assert staged_names(log) == []
+
+
+class Unanswered(Pending):
+    """An answer that comes when somebody waits for it."""
+
+    all: ClassVar[list[Unanswered]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all.append(self)
+
+    def wait(self) -> Message | None:
+        if self in self.all:
+            self.all.remove(self)
+            self(Staged())
+        return super().wait()
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_task_with_many_files_does_not_send_more_than_the_node_can_answer_in_time(
+    log: CommitLog, remote: RemoteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 0
+
+    def ask_soon(*_: object) -> Pending:
+        nonlocal most
+        pending = Unanswered()
+        most = max(most, len(Unanswered.all))
+        return pending
+
+    outputs = [remote.stage("t", 0, txn_id="query", epoch=0)._output for _ in range(50)]
+    monkeypatch.setattr(remote._router, "ask_soon", ask_soon)
+    for _ in range(10):
+        for output in outputs:
+            output.write([b"x" * 1_000], 1_000)
+    assert most == 16
 
 
 @pytest.mark.usefixtures("small_chunks")

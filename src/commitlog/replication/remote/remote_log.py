@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -24,7 +25,7 @@ from commitlog.replication.messages import (
 from commitlog.replication.refusals import error_of
 from commitlog.replication.remote.remote_output import RemoteOutput, sent_file
 from commitlog.replication.remote.remote_partition import RemotePartition
-from commitlog.replication.remote.router import Deadline, ReadFrom, Router
+from commitlog.replication.remote.router import Deadline, Pending, ReadFrom, Router
 from commitlog.replication.transports.opener import split_address
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
@@ -41,6 +42,7 @@ class RemoteLog:
     def __init__(self, router: Router, addresses: str) -> None:
         self._router = router
         self._addresses = addresses
+        self._under_way: deque[Pending] = deque()  # of staged files
 
     @classmethod
     def open(
@@ -158,7 +160,7 @@ class RemoteLog:
         found.partition(partition)
         claim = Claim.of(txn_id, epoch)
         file = new_file(topic, partition, found.topic_id, claim, self.log_id)
-        return StagingWriter(file, found.config, RemoteOutput(self._router, file))
+        return StagingWriter(file, found.config, RemoteOutput(self._router, file, self._under_way))
 
     def publish(self, txn_id: str, epoch: int, staged: Sequence[StagedFile]) -> bool:
         """Have a node append staged files, all or nothing and once, and durably; see CommitLog.publish().
