@@ -285,6 +285,11 @@ class CommitLog:
         self._check_open()
         return self._publisher.unfinished()
 
+    def finish_publications(self) -> None:
+        """Finish what dead processes committed, unless a process is publishing, which does this anyway."""
+        self._check_writable()
+        self._publisher.finish_left()
+
     def published(self, txn_id: str) -> int | None:
         """Return the last epoch of a transaction that is completely published; None if there is none."""
         self._check_open()

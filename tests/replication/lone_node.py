@@ -82,6 +82,9 @@ class LoneNode:
         self.partition(name, "", any_replica=False)
         return self.cluster.epoch
 
+    def check_can_publish(self, name: TopicPartition) -> None:
+        pass
+
     def appended(self, name: TopicPartition) -> None:
         pass
 

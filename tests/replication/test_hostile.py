@@ -69,7 +69,7 @@ from .talk import Authority, ask, question, raw_socket, receive_to_end
 from .test_tcp import FEW_MS, echo, frame, greeted, hold, our_threads
 
 NODES, CLIENTS = b"what nodes know", b"what clients know"
-ANSWERS = {1, 2, 4, 6, 10, 12, 14, 16, 18}  # kinds that nobody asks for
+ANSWERS = {1, 2, 4, 6, 10, 12, 14, 16, 18, 20, 22}  # kinds that nobody asks for
 
 
 def serve_nodes_and_clients(make_transport: MakeTransport, **settings: object) -> tuple[TcpTransport, str]:

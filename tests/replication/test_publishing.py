@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -28,21 +29,36 @@ from commitlog.errors import (
     CorruptionError,
     DiskFullError,
     InvalidRecordError,
+    NotJoinedError,
     ReplicationTimeoutError,
     TopicReplacedError,
     UnfinishedPublicationError,
     UnknownPartitionError,
     UnknownTopicError,
 )
+from commitlog.publishing.receiver import Receiver
 from commitlog.record import TopicPartition
 from commitlog.replication import Node, StaticController, TcpTransport
 from commitlog.replication.log_server import LogServer
-from commitlog.replication.messages import Bytes, Message, Publish, Published, SentFile, Stage, Staged
-from commitlog.replication.ports import Reply
+from commitlog.replication.messages import (
+    Append,
+    Bytes,
+    Describe,
+    FindOffset,
+    Message,
+    Publish,
+    Published,
+    Read,
+    SentFile,
+    Stage,
+    Staged,
+)
+from commitlog.replication.ports import Handler, Reply
 from commitlog.replication.refusals import refused
-from commitlog.replication.remote import remote_output
+from commitlog.replication.remote import client_service, remote_output
 from commitlog.replication.remote.remote_log import RemoteLog
 from commitlog.replication.remote.remote_output import sent_file
+from commitlog.replication.remote.router import Pending
 
 
 class Interrupted:
@@ -54,11 +70,13 @@ class Interrupted:
         self.asked: list[Message] = []
         self.lose_request: list[type] = []
         self.lose_answer: list[type] = []
+        self.before: dict[type, Callable[[], None]] = {}
         transport._handle = self._handle
 
     def _handle(self, message: Message, reply: Reply) -> None:
         self.asked.append(message)
         kind = type(message)
+        self.before.pop(kind, lambda: None)()
         if kind in self.lose_request:
             self.lose_request.remove(kind)
             end_connections(self.transport)
@@ -193,6 +211,20 @@ def test_a_topic_that_was_made_again_is_refused(log: CommitLog, remote: RemoteLo
     assert count(log) == [0, 0, 0]
 
 
+def test_a_topic_that_was_deleted_ends_a_publication_to_others_too(
+    log: CommitLog, server: LogServer, remote: RemoteLog
+) -> None:
+    log.create_topic("other")
+    other = stage(remote, "other", 0, [b"x"], claim=("query", 0))  # type: ignore[arg-type]
+    staged = [sent(remote), other]
+    broken = Interrupted(server)
+    broken.before[Publish] = lambda: log.delete_topic("other")
+    with pytest.raises(UnknownTopicError, match="other"):
+        remote.publish("query", 0, staged)
+    assert sum(isinstance(message, Publish) for message in broken.asked) == 1
+    assert count(log) == [0, 0, 0]
+
+
 def test_a_damaged_file_is_refused_before_it_is_published(log: CommitLog, remote: RemoteLog) -> None:
     staged = sent(remote)
     path = Path(log.path, staged.path)
@@ -248,6 +280,50 @@ def test_bytes_that_are_no_batches_are_never_staged(log: CommitLog, server: LogS
     assert not any(name.endswith(".staged") for name in staged_names(log))
 
 
+def test_topics_of_the_log_itself_are_not_served(log: CommitLog, server: LogServer) -> None:
+    log.publish("query", 0, [])
+    log.topic("t")[0].append(b"forged", key=b"query")
+    name = TopicPartition("__publications", 0)
+    topic_id = log.topic("__publications").topic_id or ""
+    batch = log.topic("t")[0].read_replica(0, 1 << 20).data
+    forged = Append(name, topic_id, 1, 1_000, batch)
+    for message in (forged, Read(name, topic_id, 0, 1 << 20, 0), FindOffset(name, topic_id, 0)):
+        assert ask(server, message) == refused(UnknownTopicError("__publications"))
+    assert log.topic("__publications")[0].next_offset == 1
+
+
+def test_a_topic_that_is_deleted_meanwhile_does_not_hide_the_others(
+    log: CommitLog, remote: RemoteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "topics", lambda: ["deleted", "t"])
+    assert remote.topics() == ["t"]
+    assert len(remote.topic("t")) == 3
+
+
+class Eager(TcpTransport):
+    """A transport on which a client asks before serve() has told the server its address."""
+
+    answers: list[Message]
+
+    def serve(self, handle: Handler) -> str:
+        self.answers = []
+        handle(Describe(()), self.answers.append)
+        return super().serve(handle)
+
+
+def test_a_client_that_asks_too_early_is_told_to_ask_again(log: CommitLog) -> None:
+    transport = Eager()
+    with LogServer(log, transport):
+        assert transport.answers == [refused(NotJoinedError(0, "it is starting"))]
+
+
+def test_a_file_without_bytes_has_no_records(log: CommitLog, server: LogServer) -> None:
+    answer = ask(server, Publish("query", 0, (made_up(log, records=5),)))
+    assert answer.error == "CorruptionError"  # type: ignore[union-attr]
+    assert log.unfinished_publications() == []
+    assert log.publish("query", 0, [])
+
+
 def test_a_chunk_from_the_middle_of_nothing_is_refused(log: CommitLog, server: LogServer) -> None:
     answer = ask(server, Stage(made_up(log), 1 << 60, Bytes(b"x")))
     assert answer.error == "CorruptionError"  # type: ignore[union-attr]
@@ -278,6 +354,25 @@ def test_a_log_that_is_only_read_is_not_served(log_path: Path, log: CommitLog) -
 def test_topics_are_created_where_the_log_is_open(remote: RemoteLog) -> None:
     with pytest.raises(ConfigError, match="belongs to the process that serves it"):
         remote.create_topic("more")
+
+
+def test_an_epoch_that_no_message_can_have_is_refused_at_once(remote: RemoteLog) -> None:
+    for ask_with in (
+        lambda epoch: remote.publish("query", epoch, []),
+        lambda epoch: remote.discard("query", epoch),
+    ):
+        for epoch in (-1, 1 << 63):
+            with pytest.raises(ConfigError, match="must be a non-negative integer"):
+                ask_with(epoch)
+
+
+def test_more_files_than_a_message_can_name_are_refused_with_what_to_do(
+    log: CommitLog, remote: RemoteLog
+) -> None:
+    topic_id, claim = log.topic("t").topic_id, Claim.of("query", 0)
+    staged = [StagedFile("t", 0, number, 0, 0, 0, topic_id, claim) for number in range(50_000)]
+    with pytest.raises(ConfigError, match="50000: are too many files for one message"):
+        remote.publish("query", 0, staged)
 
 
 def test_a_server_that_others_reach_needs_a_secret(log: CommitLog) -> None:
@@ -347,6 +442,42 @@ def test_what_is_lost_on_the_way_is_sent_again(
     assert count(log) == [50, 0, 0]
     assert sum(isinstance(message, Stage) for message in broken.asked) > which
     assert staged_names(log) == []
+
+
+class Unanswered(Pending):
+    """An answer that comes when somebody waits for it."""
+
+    all: ClassVar[list[Unanswered]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all.append(self)
+
+    def wait(self) -> Message | None:
+        if self in self.all:
+            self.all.remove(self)
+            self(Staged())
+        return super().wait()
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_task_with_many_files_does_not_send_more_than_the_node_can_answer_in_time(
+    log: CommitLog, remote: RemoteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 0
+
+    def ask_soon(*_: object) -> Pending:
+        nonlocal most
+        pending = Unanswered()
+        most = max(most, len(Unanswered.all))
+        return pending
+
+    outputs = [remote.stage("t", 0, txn_id="query", epoch=0)._output for _ in range(50)]
+    monkeypatch.setattr(remote._router, "ask_soon", ask_soon)
+    for _ in range(10):
+        for output in outputs:
+            output.write([b"x" * 1_000], 1_000)
+    assert most == 16
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -492,6 +623,119 @@ def test_a_node_that_is_killed_and_comes_back_publishes_each_epoch_once(
         for partition in reader.topic("t"):
             found = [record.value.split(b".")[0] for record in partition.records()]
             assert found == [b"%d-%d" % (epoch, number) for epoch in range(4) for number in range(50)]
+
+
+@pytest.mark.parametrize("hostile", [False, True], ids=["the same bytes", "other bytes"])
+def test_bytes_that_a_stopped_server_stores_late_do_not_reach_a_file_that_another_one_finished(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch, hostile: bool
+) -> None:
+    """Two servers of a log: one is stopped when it has opened the file, and the sender turns to the other."""
+    log.topic("t").alter_config(segment_bytes=1 << 20)
+    log.topic("t")[0].append(b"first")
+    staged = stage(log, "t", 0, [os.urandom(1_000) for _ in range(100)], claim=("query", 0))
+    raw = Path(log.path, staged.path).read_bytes()
+    os.remove(f"{log.path}/{staged.path}")
+    stopped, other = Receiver(log.path), Receiver(log.path)
+    write_at, wait_for_lock = files.write_at, files.wait_for_lock
+    turned = threading.Event()  # the other server is done, or waits
+
+    def finish() -> None:
+        other.receive(staged, 0, raw)
+        other.finish(staged, lambda path: None)
+        assert log.publish("query", 0, [staged])
+        turned.set()
+
+    turning = threading.Thread(target=finish)
+
+    def stop(fd: int, parts: Any, size: int, position: int) -> None:
+        if threading.current_thread() is not turning and not turning.ident:
+            turning.start()
+            turned.wait()
+        write_at(fd, parts, size, position)
+
+    def wait(fd: int, *, shared: bool = False) -> None:
+        if threading.current_thread() is turning and not files.try_lock(fd, shared=shared):
+            turned.set()
+        wait_for_lock(fd, shared=shared)
+
+    monkeypatch.setattr(files, "write_at", stop)
+    monkeypatch.setattr(files, "wait_for_lock", wait)
+    stopped.receive(staged, 0, b"?" * len(raw) if hostile else raw)
+    turning.join()
+    assert log.topic("t")[0].next_offset == 101
+    assert log.topic("t")[0].verify().ok
+
+
+def test_bytes_that_come_while_a_file_is_checked_are_not_in_it(log: CommitLog) -> None:
+    staged = stage(log, "t", 0, [b"x" * 100], claim=("query", 0))
+    raw = Path(log.path, staged.path).read_bytes()
+    os.remove(f"{log.path}/{staged.path}")
+    receiver = Receiver(log.path)
+    receiver.receive(staged, 0, raw)
+
+    def overwrite() -> None:
+        with contextlib.suppress(CorruptionError):  # because the file is finished
+            receiver.receive(staged, 0, b"?" * len(raw))
+
+    late = threading.Thread(target=overwrite)
+
+    def check(path: str) -> None:
+        with files.Descriptor(os.open(path, os.O_RDONLY)) as fd:
+            assert not files.try_lock(fd)
+        late.start()
+
+    receiver.finish(staged, check)
+    late.join()
+    assert Path(log.path, staged.path).read_bytes() == raw
+    assert log.publish("query", 0, [staged])
+
+
+def test_who_reads_next_sees_all_of_what_a_killed_publisher_committed(
+    log: CommitLog, remote: RemoteLog
+) -> None:
+    staged = [stage(log, "t", number, [b"x"] * 2) for number in range(3)]
+    with full_after(1), pytest.raises(UnfinishedPublicationError):
+        log.publish("query", 0, staged)
+    assert count(log) == [2, 0, 0]
+    assert len(list(remote.topic("t").records())) == 6
+    assert log.unfinished_publications() == []
+
+
+def test_what_cannot_be_finished_is_read_as_it_is(
+    log: CommitLog, remote: RemoteLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client_service, "_FINISH_AGAIN_SECONDS", 1e9)
+    staged = [stage(log, "t", number, [b"x"] * 2) for number in range(3)]
+    with full_after(1), pytest.raises(UnfinishedPublicationError):
+        log.publish("query", 0, staged)
+    os.remove(f"{log.path}/{staged[2].path}")
+    for _ in range(3):
+        assert len(list(remote.topic("t").records())) == 4
+    assert caplog.text.count("has an unfinished publication") == 1
+
+
+def test_a_node_that_was_killed_while_it_published_finishes_when_it_leads_again(tmp_path: Path) -> None:
+    controller = StaticController()
+    transport = TcpTransport()
+    with commitlog.open(tmp_path / "log") as log, Node(log, transport, controller, 1) as node:
+        node.create_topic("r", partitions=2)
+        with commitlog.connect(str(node.address)) as remote:
+            staged = [
+                stage(remote, "r", number, [b"x"], claim=("query", 0))  # type: ignore[arg-type]
+                for number in range(2)
+            ]
+            with full_after(1), pytest.raises(UnfinishedPublicationError):
+                remote.publish("query", 0, staged)
+    transport.close()
+    transport = TcpTransport()
+    with commitlog.open(tmp_path / "log") as log, Node(log, transport, controller, 1) as node:
+        assert log.unfinished_publications() == [("query", 0)]
+        leads = [TopicPartition("r", number) for number in range(2)]
+        assert transport.wait_for(lambda: all(map(node._core.leads, leads)), 10_000)
+        with commitlog.connect(str(node.address)) as remote:
+            assert len(list(remote.topic("r").records())) == 2
+    controller.close()
+    transport.close()
 
 
 def test_an_answer_is_published_or_refused(log: CommitLog, server: LogServer) -> None:

@@ -342,6 +342,7 @@ def test_a_log_that_somebody_has_alone_is_refused_before_the_query_runs(
         (["value"], {"topic": ""}, "topic = '': must not be empty"),
         (["value"], {"topic": "out", "txnAppId": "a"}, "txnAppId and txnVersion must be given together"),
         (["value"], {"topic": "out", "txnAppId": "a", "txnVersion": "-1"}, "must be a non-negative integer"),
+        (["value"], {"topic": "out", "txnAppId": "a", "txnVersion": "2" * 20}, "must be at most 2**63 - 1"),
         (["value"], {"topic": "out", "txnId": "a"}, "is for streaming queries; use txnAppId and txnVersion"),
     ],
 )  # fmt: skip

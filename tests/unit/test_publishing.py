@@ -265,9 +265,24 @@ def test_batches_that_fit_in_no_segment_any_more_are_refused(log: CommitLog) -> 
 def test_wrong_arguments_are_refused(log: CommitLog) -> None:
     staged = three(log)
     check_refused(log, ConfigError, [*staged, staged[0]], "twice")
-    for txn_id, epoch in [("", 1), (7, 1), ("query", -1), ("query", True), ("query", "1")]:
+    wrong: list[tuple[Any, Any]] = [
+        ("", 1), (7, 1), ("\ud800", 1), ("query", -1), ("query", True), ("query", "1"), ("query", 1 << 63),
+    ]  # fmt: skip
+    for txn_id, epoch in wrong:
         with pytest.raises(ConfigError):
-            log.publish(txn_id, epoch, [])  # type: ignore[arg-type]
+            log.publish(txn_id, epoch, [])
+        with pytest.raises(ConfigError):
+            log.discard(txn_id, epoch)
+        with pytest.raises(ConfigError):
+            log.stage("t", 0, txn_id=txn_id, epoch=epoch)
+
+
+def test_the_largest_epoch_is_finished_by_another_process(log: CommitLog, tmp_path: Path) -> None:
+    largest = (1 << 63) - 1
+    leave_unfinished(log, 0, [stage(log, "t", 0, [b"x"] * 2, claim=("query", largest))], largest)
+    with commitlog.open(copy_as_if_killed(log, tmp_path / "left")) as again:
+        assert again.published("query") == largest
+        assert values(again) == [b"x"] * 2
 
 
 def test_a_commit_for_which_there_is_no_room_publishes_nothing(
@@ -520,6 +535,32 @@ def test_what_other_attempts_of_an_epoch_staged_is_removed_when_it_is_published(
     assert log.publish("query", 5, kept[:1])
     assert log.publish("other", 4, kept[1:])
     assert values(log) == [b"x", b"later", b"another query", b"anybody's"]
+
+
+@pytest.mark.parametrize("which", ["published", "left behind"])
+def test_files_that_cannot_be_removed_do_not_make_a_publication_fail(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, which: str
+) -> None:
+    left, staged = (stage(log, "t", 0, [b"x"], claim=("query", 0)) for _ in range(2))
+    stays = staged if which == "published" else left
+    remove = files.remove
+
+    def refuse(path: str) -> None:
+        if path.endswith(stays.path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        remove(path)
+
+    monkeypatch.setattr(files, "remove", refuse)
+    assert log.publish("query", 0, [staged])
+    assert not log.publish("query", 0, [staged])
+    log.close()
+    with commitlog.open(log.path) as again:
+        assert values(again) == [b"x"]
+        assert os.path.basename(stays.path) in staged_names(again)
+        assert "Permission denied" in caplog.text
+        monkeypatch.undo()
+        assert again.publish("query", 1, [])
+        assert staged_names(again) == []
 
 
 def test_an_attempt_that_ends_after_its_epoch_is_removed_by_the_next_publication(log: CommitLog) -> None:

@@ -28,8 +28,8 @@ from commitlog.batches.columns import NO_NULLS
 from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch
 from commitlog.batches.format import MAX_RECORDS, PUBLISHED, STAMP, check_flags, stamp, unstamped
 from commitlog.checksum import crc32c
-from commitlog.config import TopicConfig
-from commitlog.errors import BatchTooLargeError, CorruptionError, InvalidRecordError
+from commitlog.config import MAX_INT64, TopicConfig
+from commitlog.errors import BatchTooLargeError, ConfigError, CorruptionError, InvalidRecordError
 
 FOLDER, SUFFIX = "staging", ".staged"
 RECEIVING_SUFFIX = ".receiving"  # bytes of a staged file that another machine is sending
@@ -48,8 +48,25 @@ class Claim(NamedTuple):
 
     @classmethod
     def of(cls, txn_id: str, epoch: int) -> Claim:
-        """Return the claim of an epoch."""
-        return cls(xxh3_128_hexdigest(txn_id.encode()), epoch)
+        """Return the claim of an epoch; ConfigError if that cannot be one."""
+        if not isinstance(txn_id, str) or not txn_id or not _is_utf8(txn_id):
+            raise ConfigError("txn_id", txn_id, "must be a non-empty string")
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch <= MAX_INT64:
+            raise ConfigError("epoch", epoch, "must be a non-negative integer of at most 2**63 - 1")
+        return cls(hash_of(txn_id), epoch)
+
+
+def hash_of(txn_id: str) -> str:
+    """Return what the claims of a transaction have in common."""
+    return xxh3_128_hexdigest(txn_id.encode())
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +133,7 @@ def read_staged(log_path: str, staged: StagedFile) -> list[StagedBatch]:
 
 def read_batches(path: str, staged: StagedFile) -> list[StagedBatch]:
     """Return the batches of a staged file that is at this path, perhaps under another name."""
-    if staged.size_bytes == 0:
+    if staged.size_bytes == staged.records == 0:
         return []
     try:
         view = files.map_file(path)

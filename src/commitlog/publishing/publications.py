@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from commitlog.batches.staged import Claim, StagedFile, parse_name
+from commitlog.batches.staged import Claim, StagedFile, hash_of, parse_name
 from commitlog.errors import CorruptionError
 from commitlog.ids import is_id
 from commitlog.partition import Partition
@@ -98,7 +98,7 @@ class Publications:
                 self._unfinished.pop(one.txn_id, None)
                 if one.staged is not None:
                     self._unfinished[one.txn_id] = one
-                self._by_hash[Claim.of(one.txn_id, one.epoch).txn_hash] = one
+                self._by_hash[hash_of(one.txn_id)] = one
             self._next_offset = end
 
 

@@ -8,10 +8,11 @@ one sequence are enough: a lock orders publications, and files are appended in t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from commitlog.batches.staged import (
     FOLDER,
@@ -76,7 +77,8 @@ class Publisher:
             self._tidy()
             latest = known.latest(txn_id)
             if latest is not None and epoch <= latest.epoch:
-                remove_staged(self._log_path, staged)
+                with self._cleaning():
+                    remove_staged(self._log_path, staged)
                 return False
             checked = self._check(staged)
             before = None if latest is None else latest.epoch
@@ -84,12 +86,12 @@ class Publisher:
             known.write(publication)
             if staged:
                 self._complete(known, publication, checked)
-            remove_claimed(self._log_path, known.is_over)
+            with self._cleaning():
+                remove_claimed(self._log_path, known.is_over)
             return True
 
     def discard(self, txn_id: str, epoch: int) -> None:
         """Remove what was staged for an epoch, unless it is committed; see CommitLog.discard()."""
-        _check_arguments(txn_id, epoch, ())
         claim = Claim.of(txn_id, epoch)
         with self._process_lock():
             known = self._known()
@@ -111,8 +113,10 @@ class Publisher:
                 known = self._known()
                 if known is not None:
                     self._finish(known)
-                    remove_claimed(self._log_path, known.is_over)
-                remove_leftovers(self._log_path, time.time())
+                    with self._cleaning():
+                        remove_claimed(self._log_path, known.is_over)
+                with self._cleaning():
+                    remove_leftovers(self._log_path, time.time())
         except HeldElsewhereError:
             pass
         except UnfinishedPublicationError as problem:  # an open must succeed on a full disk, to make room
@@ -164,7 +168,8 @@ class Publisher:
             raise UnfinishedPublicationError(publication.txn_id, publication.epoch, str(error)) from error
         # crash: published, staged files still there -> remove_leftovers() after a day
         # or sooner: the next publish() or open() removes those that have a claim
-        remove_staged(self._log_path, staged)
+        with self._cleaning():
+            remove_staged(self._log_path, staged)
 
     def _find(self, staged: StagedFile) -> Topic:
         """Return the topic that a file was staged for; UnknownTopicError if it has been replaced."""
@@ -208,10 +213,19 @@ class Publisher:
             # crash: committed, part of it appended -> the next publish() or open() appends the rest
             partition.append_published(chunk)
 
+    @contextlib.contextmanager
+    def _cleaning(self) -> Iterator[None]:
+        """Only report that a file cannot be removed: what is published must not look as if it were not."""
+        try:
+            yield
+        except OSError as problem:
+            _logger.warning("%s: staged files that are not needed stay for now: %s", self._log_path, problem)
+
     def _tidy(self) -> None:
         if time.monotonic() - self._tidied_at >= _TIDY_SECONDS:
             self._tidied_at = time.monotonic()
-            remove_leftovers(self._log_path, time.time())
+            with self._cleaning():
+                remove_leftovers(self._log_path, time.time())
 
     # --- what it uses
 
@@ -237,14 +251,10 @@ class Publisher:
         return self._found
 
 
-def _check_arguments(txn_id: object, epoch: object, staged: Sequence[StagedFile]) -> None:
-    if not isinstance(txn_id, str) or not txn_id:
-        raise ConfigError("txn_id", txn_id, "must be a non-empty string")
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-        raise ConfigError("epoch", epoch, "must be a non-negative integer")
+def _check_arguments(txn_id: str, epoch: int, staged: Sequence[StagedFile]) -> None:
+    claim = Claim.of(txn_id, epoch)
     if len({one.file_id for one in staged}) < len(staged):
         raise ConfigError("staged", len(staged), "must not name a file twice")
-    claim = Claim.of(txn_id, epoch)
     for one in staged:
         if one.claim not in (None, claim):
             raise ConfigError("staged", one.path, f"was not staged for epoch {epoch} of {txn_id!r}")

@@ -6,10 +6,11 @@ of them. commitlog.serve() starts one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Self
 
-from commitlog.errors import ConfigError, TopicReplacedError
+from commitlog.errors import ConfigError, NotJoinedError, TopicReplacedError, UnknownTopicError
 from commitlog.log import CommitLog
 from commitlog.partition import Partition
 from commitlog.record import TopicPartition
@@ -19,6 +20,7 @@ from commitlog.replication.core.acks import Acknowledged
 from commitlog.replication.local_topics import FILE_NAME
 from commitlog.replication.ports import Transport
 from commitlog.replication.remote.client_service import ClientService
+from commitlog.topics.catalog import INTERNAL
 
 _NODE_ID = 0
 _SOLE = PartitionState((_NODE_ID,), (_NODE_ID,), _NODE_ID, leader_epoch=0, version=0)
@@ -66,9 +68,14 @@ class LogServer:
     # --- Host
 
     def state(self) -> ClusterState:
-        """Return the topics of the log, as those of a cluster of one node."""
+        """Return the topics of the log, as those of a cluster of one node; NotJoinedError at first."""
+        if not self.address:  # a client was quicker: it asks again
+            raise NotJoinedError(_NODE_ID, "it is starting")
         nodes = {_NODE_ID: NodeState(_NODE_ID, self.address, incarnation=0)}
-        topics = {name: self._topic(name) for name in self.log.topics()}
+        topics = {}
+        for name in self.log.topics():
+            with contextlib.suppress(UnknownTopicError):  # it was deleted just now
+                topics[name] = self._topic(name)
         return ClusterState(nodes, topics, cluster_id=self.log.log_id or "")
 
     def _topic(self, name: str) -> TopicState:
@@ -77,6 +84,8 @@ class LogServer:
 
     def partition(self, name: TopicPartition, topic_id: str, *, any_replica: bool) -> Partition:
         """Return a partition; TopicReplacedError if the topic has another id."""
+        if name.topic in INTERNAL:
+            raise UnknownTopicError(name.topic)
         topic = self.log.topic(name.topic)
         if topic_id != (topic.topic_id or ""):
             raise TopicReplacedError(name.topic, topic_id, topic.topic_id)
@@ -89,6 +98,9 @@ class LogServer:
     def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
         """Return the leader epoch."""
         return _SOLE.leader_epoch
+
+    def check_can_publish(self, name: TopicPartition) -> None:
+        """Do nothing: this process has the only replica."""
 
     def when_acknowledged(
         self, name: TopicPartition, end_offset: int, leader_epoch: int, timeout_ms: int, done: Acknowledged

@@ -10,6 +10,7 @@ from typing import Any, Self
 from commitlog.config import TopicConfig
 from commitlog.errors import (
     CommitLogError,
+    ConfigError,
     NotJoinedError,
     NotLeaderError,
     ReplicationTimeoutError,
@@ -304,3 +305,9 @@ class _Host:
         if not any_replica and not self.leads(name):
             raise NotLeaderError(name, self._core.leader_of(name))
         return self._hosting.partition(name)
+
+    def check_can_publish(self, name: TopicPartition) -> None:
+        found = self.state().partition(name)
+        if found is None or len(found.replicas) > 1 or found.target is not None:
+            reason = "has replicas on other nodes, which would not know what was published: use one replica"
+            raise ConfigError("topic", name.topic, reason)

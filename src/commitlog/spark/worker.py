@@ -63,7 +63,7 @@ def open_files(path: str) -> CommitLog:
     """Return the log for a caller that needs its files; ConfigError if the path names nodes."""
     found = open_log(path)
     if not isinstance(found, CommitLog):
-        raise ConfigError("path", path, "must be the log's directory: over the network only reading works")
+        raise ConfigError("path", path, "must be the log's directory: this needs its files")
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from commitlog.config import MAX_INT64
 from commitlog.errors import ConfigError
 from commitlog.spark.options import check_names, log_path
 from commitlog.spark.parsing import count
@@ -49,6 +50,8 @@ class WriteOptions:
             given = self.txn_version if self.txn_app_id is None else self.txn_app_id
             name = "txnVersion" if self.txn_app_id is None else "txnAppId"
             raise ConfigError(name, given, "txnAppId and txnVersion must be given together")
+        if self.txn_version is not None and self.txn_version > MAX_INT64:
+            raise ConfigError("txnVersion", self.txn_version, "must be at most 2**63 - 1")
         return self
 
     def for_stream(self) -> Self:

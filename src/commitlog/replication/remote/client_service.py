@@ -16,7 +16,6 @@ from commitlog.batches.staged import StagedFile, parse_name
 from commitlog.errors import (
     ClosedError,
     CommitLogError,
-    ConfigError,
     NotLeaderError,
     OffsetOutOfRangeError,
     ProtocolError,
@@ -60,6 +59,7 @@ from commitlog.tasks import Signal
 
 _logger = logging.getLogger("commitlog.replication")
 _LONGEST_WAIT_MS = 60_000
+_FINISH_AGAIN_SECONDS = 5.0
 
 
 class Host(Protocol):
@@ -82,6 +82,9 @@ class Host(Protocol):
 
     def check_can_append(self, name: TopicPartition, acks: int | str) -> int:
         """Return the leader epoch, for when_acknowledged(); raises if an append cannot be accepted now."""
+
+    def check_can_publish(self, name: TopicPartition) -> None:
+        """Raise ConfigError if a partition has replicas elsewhere."""
 
     def when_acknowledged(
         self, name: TopicPartition, end_offset: int, leader_epoch: int, timeout_ms: int, done: Acknowledged
@@ -114,6 +117,7 @@ class ClientService:
         self._rung = Signal()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._finish_again_at = 0.0
 
     def handle(self, message: Message, reply: Reply) -> None:
         """Answer a request; an error is answered with Refused."""
@@ -151,6 +155,7 @@ class ClientService:
                 self._host.log.discard(txn_id, epoch)
                 return Staged()
             case Describe(names):
+                self._finish_publications()
                 return described(self._host.state(), names)
             case Submit(command, theirs) if isinstance(command, Administrative):
                 ours = self._host.state().cluster_id
@@ -190,10 +195,7 @@ class ClientService:
     def _staged(self, file: SentFile) -> StagedFile:
         """Return a client's file, if this node can publish it."""
         self._host.partition(file.name, file.topic_id, any_replica=False)
-        found = self._host.state().partition(file.name)
-        if found is None or len(found.replicas) > 1 or found.target is not None:
-            reason = "has replicas on other nodes, which would not know what was published: use one replica"
-            raise ConfigError("topic", file.name.topic, reason)
+        self._host.check_can_publish(file.name)
         try:
             claim, file_id = parse_name(file.file)
         except ValueError as problem:
@@ -203,6 +205,19 @@ class ClientService:
         return StagedFile(
             *file.name, file_id, file.size_bytes, file.records, file.checksum, file.topic_id, claim
         )
+
+    def _finish_publications(self) -> None:
+        """Finish what a dead process committed: who asks for topics reads them next, and not one half of it.
+
+        What cannot be finished, because a disk is full, say, is not tried again for each client.
+        """
+        log, now = self._host.log, time.monotonic()
+        try:
+            if now >= self._finish_again_at and log.unfinished_publications():
+                self._finish_again_at = now + _FINISH_AGAIN_SECONDS
+                log.finish_publications()
+        except (CommitLogError, OSError) as problem:
+            _logger.warning("%s has an unfinished publication: %s", log.path, problem)
 
     def _read(self, message: Read, reply: Reply) -> Message | None:
         partition = self._host.partition(message.name, message.topic_id, any_replica=message.any_replica)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from commitlog.batches.staged import Claim, StagedFile
 from commitlog.config import TopicConfig
-from commitlog.errors import ConfigError, TopicExistsError, UnknownTopicError
+from commitlog.errors import ConfigError, FrameTooLargeError, TopicExistsError, UnknownTopicError
 from commitlog.publishing.staging import StagingWriter, new_file
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
 from commitlog.replication.commands import CreateTopic, DeleteTopic
@@ -24,7 +25,7 @@ from commitlog.replication.messages import (
 from commitlog.replication.refusals import error_of
 from commitlog.replication.remote.remote_output import RemoteOutput, sent_file
 from commitlog.replication.remote.remote_partition import RemotePartition
-from commitlog.replication.remote.router import Deadline, ReadFrom, Router
+from commitlog.replication.remote.router import Deadline, Pending, ReadFrom, Router
 from commitlog.replication.transports.opener import split_address
 from commitlog.replication.transports.tcp import TcpTransport
 from commitlog.replication.transports.tls import TlsConfig
@@ -41,6 +42,7 @@ class RemoteLog:
     def __init__(self, router: Router, addresses: str) -> None:
         self._router = router
         self._addresses = addresses
+        self._under_way: deque[Pending] = deque()  # of staged files
 
     @classmethod
     def open(
@@ -158,7 +160,7 @@ class RemoteLog:
         found.partition(partition)
         claim = Claim.of(txn_id, epoch)
         file = new_file(topic, partition, found.topic_id, claim, self.log_id)
-        return StagingWriter(file, found.config, RemoteOutput(self._router, file))
+        return StagingWriter(file, found.config, RemoteOutput(self._router, file, self._under_way))
 
     def publish(self, txn_id: str, epoch: int, staged: Sequence[StagedFile]) -> bool:
         """Have a node append staged files, all or nothing and once, and durably; see CommitLog.publish().
@@ -166,19 +168,31 @@ class RemoteLog:
         One node must lead all their partitions, and have their only replicas: it alone knows which epochs
         are published. If no answer came in time, the files may have been published: publish them again.
         """
+        Claim.of(txn_id, epoch)  # a message takes no other epoch
         message = Publish(txn_id, epoch, tuple(sent_file(one) for one in staged))
         deadline = Deadline(max(self._router.timeout_ms, _PUBLISH_MS))
         if staged:
-            self._check_publishable(message.files, deadline)
+
+            def attempt(try_ms: int) -> Message:
+                self._check_publishable(message.files, deadline)
+                return message
+
             first = message.files[0]
-            answer = self._router.ask_for(first.name, first.topic_id, lambda try_ms: message, deadline)
+            try:
+                answer = self._router.ask_for(first.name, first.topic_id, attempt, deadline)
+            except FrameTooLargeError as error:
+                reason = f"are too many files for one message ({error}): write fewer, larger ones"
+                raise ConfigError("staged", len(staged), reason) from None
         else:
             answer = self._router.ask_any(lambda try_ms: message, txn_id, deadline)
         assert isinstance(answer, Published)
         return answer.is_new
 
     def _check_publishable(self, files: Iterable[SentFile], deadline: Deadline) -> None:
+        """Raise an error if no node can publish all the files, as far as it is known now."""
         leaders: dict[str | None, str] = {}
+        for topic in {file.name.topic for file in files}:
+            self._router.forget(topic)
         for file in files:
             address, _ = self._router.place_of(file.name, file.topic_id, deadline)
             leaders.setdefault(address, str(file.name))
@@ -189,6 +203,7 @@ class RemoteLog:
 
     def discard(self, txn_id: str, epoch: int) -> None:
         """Remove the files that were staged with this txn_id and epoch, unless they are published."""
+        Claim.of(txn_id, epoch)
         deadline = self._router.deadline()
         for address in self._router.describe((), deadline).nodes.values():
             answer = self._router.ask_once(address, Discard(txn_id, epoch), deadline.try_ms)

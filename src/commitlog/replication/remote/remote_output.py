@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +15,8 @@ from commitlog.replication.remote.router import Deadline, Pending, Router
 
 _CHUNK_BYTES = MIB
 _CHECK_MS = 300_000  # how long a node may take to check and sync a file
-_MOST_UNDER_WAY = 4  # chunks that were sent and not answered yet
+_MOST_UNDER_WAY = 4  # chunks of a file that were sent and not answered yet
+_MOST_IN_ALL = 16  # chunks of all files: more would wait so long that they seem to be lost
 
 
 class _Sent(NamedTuple):
@@ -30,10 +32,14 @@ def sent_file(staged: StagedFile) -> SentFile:
 
 
 class RemoteOutput:
-    """Sends chunks ahead of their answers; a chunk without an answer is sent again, in its place."""
+    """Sends chunks ahead of their answers; a chunk without an answer is sent again, in its place.
 
-    def __init__(self, router: Router, staged: StagedFile) -> None:
+    `under_way` has what all outputs of a connection have sent; each looks at its own answers.
+    """
+
+    def __init__(self, router: Router, staged: StagedFile, under_way: deque[Pending]) -> None:
         self._router = router
+        self._under_way = under_way
         self._file = sent_file(staged)
         self._buffer = bytearray()
         self._position = 0  # of the buffer in the file
@@ -47,8 +53,11 @@ class RemoteOutput:
             self._send(_CHUNK_BYTES)
 
     def _send(self, size: int) -> None:
-        if len(self._sent) >= _MOST_UNDER_WAY:
+        while self._sent and (len(self._sent) >= _MOST_UNDER_WAY or self._sent[0].pending.is_there):
             self._settle()
+        while len(self._under_way) >= _MOST_IN_ALL:
+            with contextlib.suppress(IndexError):  # another thread was quicker
+                self._under_way.popleft().wait()
         message = Stage(self._file, self._position, Bytes(bytes(self._buffer[:size])))
         del self._buffer[:size]
         self._position += size
@@ -56,8 +65,10 @@ class RemoteOutput:
         address, _ = router.place_of(self._file.name, self._file.topic_id, deadline)
         if address is None:
             self._ask(message)
-        else:
-            self._sent.append(_Sent(message, router.ask_soon(address, message, deadline.try_ms)))
+            return
+        pending = router.ask_soon(address, message, deadline.try_ms)
+        self._sent.append(_Sent(message, pending))
+        self._under_way.append(pending)
 
     def _settle(self) -> None:
         """Wait for the oldest answer. If it is not the expected one, the chunk is sent again."""

@@ -306,10 +306,15 @@ class Pending:
         self._answer = answer
         self._lock.release()
 
+    @property
+    def is_there(self) -> bool:
+        """Whether wait() returns at once."""
+        return not self._lock.locked()
+
     def wait(self) -> Message | None:
-        """Wait for the answer and return it, None if there was none in time; called once."""
-        self._lock.acquire()
-        return self._answer
+        """Wait for the answer and return it, None if there was none in time."""
+        with self._lock:
+            return self._answer
 
 
 def _passing(answer: Refused, passing: tuple[type[CommitLogError], ...]) -> CommitLogError:
