@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import commitlog.spark
 
-WARM_UP = 2
+WARM_UP = 12  # rounds: each of two executors compiles for itself what one JVM compiles in local mode
 
 
 def seconds(work: Any) -> float:
