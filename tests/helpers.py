@@ -101,7 +101,7 @@ def full_after(count: int, error: BaseException | None = None) -> Iterator[None]
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 30.0, every: float = 0.001) -> None:
-    """Wait for a condition, and look every so many seconds; fail if it does not come true."""
+    """Wait for a condition, checking it every few moments; fail if it does not come true."""
     deadline = monotonic() + seconds
     while not condition():
         assert monotonic() < deadline, "waited in vain"

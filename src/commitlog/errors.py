@@ -452,7 +452,8 @@ class NotSharedError(CommitLogError):
     fields = ("path", "host", "driver_host")
     template = (
         "{path}: files that a task staged on host {host} are missing on the driver's host, {driver_host};"
-        " mount the same directory on all hosts, or write to the log's node at commitlog://host:port"
+        " mount the same directory on all hosts, or write to the log's node at commitlog://host:port."
+        " On one and the same host, another run of the query has removed them"
     )
 
 

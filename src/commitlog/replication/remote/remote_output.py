@@ -16,7 +16,7 @@ from commitlog.replication.remote.router import Deadline, Pending, Router
 _CHUNK_BYTES = MIB
 _CHECK_MS = 300_000  # how long a node may take to check and sync a file
 _MOST_UNDER_WAY = 4  # chunks of a file that were sent and not answered yet
-_MOST_IN_ALL = 16  # chunks of all files: more would wait so long that they seem to be lost
+_MOST_IN_ALL = 16  # chunks of all files: with more, some would wait until they seem lost
 
 
 class _Sent(NamedTuple):
