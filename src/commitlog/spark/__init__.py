@@ -24,7 +24,7 @@ try:
 except ImportError as missing:
     raise MissingDependencyError("commitlog.spark", "commitlog[spark]") from missing
 
-from commitlog.spark.doctor import DoctorReport, Place, doctor
+from commitlog.spark.diagnosis import DoctorReport, Place, doctor
 from commitlog.spark.java import find_java, use_java
 from commitlog.spark.jobs import compact, export, verify
 from commitlog.spark.mapping import map_arrow

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commitlog import CommitLog
-from commitlog.spark.doctor import _failure, _judged
+from commitlog.spark.diagnosis import _failure, _judged
 from commitlog.spark.probe import Question, examine
 
 
