@@ -29,6 +29,7 @@ from commitlog import (
     files,
 )
 from commitlog.batches import staged
+from commitlog.batches.staged import Claim
 from commitlog.errors import (
     BatchTooLargeError,
     InvalidTopicError,
@@ -596,6 +597,8 @@ def test_an_epoch_that_is_committed_cannot_be_given_up(log: CommitLog) -> None:
     stage(log, "t", 0, [b"a failed attempt"], claim=("query", 1))
     leave_unfinished(log, 1, staged)
     assert log.unfinished_publications() == [("query", 1)]
+    known = log._publisher._known()
+    assert [known.is_over(Claim.of("query", epoch)) for epoch in range(3)] == [True, False, False]
     log.discard("query", 1)
     assert len(staged_names(log)) == 4
     assert log.publish("other", 0, [])

@@ -25,7 +25,7 @@ TOPIC_CONFIG: dict[str, Any] = {
     "segment_bytes": 8 << 20,  # the active segment is never compacted, and is read at open
     "segment_index_bytes": 1 << 20,
     "segment_ms": 24 * 60 * 60 * 1000,
-    "max_message_bytes": 32 << 20,  # before compression; a staged file takes about 60 bytes
+    "max_message_bytes": 32 << 20,  # before compression; a staged file takes about 120 bytes
 }
 
 
