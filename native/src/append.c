@@ -138,12 +138,12 @@ static const char *contents(PyObject *bytes, size_t *size)
 }
 
 /* Fill in all fields but the stamp, and return the crc32c of the batch. */
-static uint32_t fill(One *one, const Plain *plain, uint32_t size, int flags)
+static uint32_t fill(Front *one, const Plain *plain, uint32_t size, int flags)
 {
     static const char padding[8];
     size_t key_size, value_size;
     const char *key = contents(plain->key, &key_size), *value = contents(plain->value, &value_size);
-    *one = (One){
+    *one = (Front){
         .magic = MAGIC,
         .size = size,
         .producer_id = -1,
@@ -165,7 +165,7 @@ static uint32_t fill(One *one, const Plain *plain, uint32_t size, int flags)
 }
 
 /* Write the batch without its stamp. */
-static void write_body(uint8_t *to, const One *one, const Plain *plain)
+static void write_body(uint8_t *to, const Front *one, const Plain *plain)
 {
     size_t key_size, value_size, front = sizeof *one - STAMP_BYTES;
     const char *key = contents(plain->key, &key_size), *value = contents(plain->value, &value_size);
@@ -256,7 +256,7 @@ static int hold(Appending *self, const Place *place, int64_t *offset, Held *held
 
 /* Store the record, if it goes into the mapped tail and nothing else is due. Returns 1 and the offset if it did, 0 if
  * that is for Appender._store(), -1 after an error; then nothing has changed. */
-static int store(Appending *self, const Plain *plain, One *one, uint32_t crc, Place *place, PyObject **offset_object)
+static int store(Appending *self, const Plain *plain, Front *one, uint32_t crc, Place *place, PyObject **offset_object)
 {
     int64_t offset;
     Held held = {0};
@@ -317,7 +317,7 @@ static int measure(Appending *self, Plain *plain, PyObject *timestamp, uint32_t 
 }
 
 /* Return 1 and the offset if the record was stored, 0 if that is for Appender._store(), -1 after an error. */
-static int try_store(Appending *self, const Plain *plain, One *one, uint32_t crc, PyObject **offset)
+static int try_store(Appending *self, const Plain *plain, Front *one, uint32_t crc, PyObject **offset)
 {
     int is_free = lock_is_free(self);
     if (is_free <= 0)
@@ -345,7 +345,7 @@ static int try_store(Appending *self, const Plain *plain, One *one, uint32_t crc
 }
 
 /* Call Appender._store(crc, body, size, timestamp, sync). */
-static PyObject *call_store(Appending *self, const Plain *plain, const One *one, uint32_t crc, PyObject *sync)
+static PyObject *call_store(Appending *self, const Plain *plain, const Front *one, uint32_t crc, PyObject *sync)
 {
     PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)one->size - STAMP_BYTES);
     if (body == NULL)
@@ -417,7 +417,7 @@ static PyObject *append(PyObject *object, PyObject *const *args, Py_ssize_t coun
 {
     Appending *self = (Appending *)object;
     Plain plain;
-    One one;
+    Front one;
     uint32_t size;
     PyObject *timestamp, *sync, *offset = NULL;
     if (self->state == NULL)

@@ -10,7 +10,7 @@
 #define RUN_BYTES (64 * 1024)
 
 /* Say whether the fields that all batches of one record share are as they should be. */
-static int is_one(const One *one)
+static int is_one(const Front *one)
 {
     return one->base_sequence == -1 && one->record_count == 1 && one->last_offset_delta == 0 &&
            one->producer_epoch == -1 && (one->flags & ~LOG_APPEND_TIME) == 0 && one->forms == 0 &&
@@ -18,7 +18,7 @@ static int is_one(const One *one)
 }
 
 /* Say whether a batch of one record that may take `room` bytes is complete, and its lengths fill it. */
-static int fits(const One *one, uint64_t room)
+static int fits(const Front *one, uint64_t room)
 {
     return one->magic == MAGIC && one->producer_id == -1 && one->size <= room &&
            one->size == size_of_one(one->key_size, one->value_size) && !(one->key_nulls && one->key_size) &&
@@ -26,7 +26,7 @@ static int fits(const One *one, uint64_t room)
 }
 
 /* Say whether the bytes of a batch, whose fields are `one`, have its checksum. */
-static int is_sound(const One *one, const uint8_t *bytes)
+static int is_sound(const Front *one, const uint8_t *bytes)
 {
     uint32_t crc = crc32c(0, bytes + STAMP_BYTES, one->size - STAMP_BYTES);
     return (crc ^ fold(one->offset, one->leader_epoch)) == one->checksum;
@@ -65,7 +65,7 @@ static int get_maker(Maker *maker, PyObject *type)
 }
 
 /* Return a new record: what tuple.__new__(Record, fields) returns. */
-static PyObject *new_record(const Maker *maker, const One *one, const uint8_t *contents)
+static PyObject *new_record(const Maker *maker, const Front *one, const uint8_t *contents)
 {
     PyObject *fields[5] = {
         PyLong_FromLongLong(one->offset),
@@ -95,7 +95,7 @@ static Py_ssize_t add_records(PyObject *records, const Maker *maker, const uint8
                               int64_t end_offset)
 {
     size_t place = 0;
-    One one;
+    Front one;
     int64_t expected = -1;
     int32_t leader_epoch = 0; /* of the first, as its flags */
     uint16_t flags = 0;
@@ -146,7 +146,7 @@ PyObject *read_ones(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
     Py_ssize_t size = position < 0 || end < position ? 0 : end - position;
     if (records != NULL && size >= SMALLEST_BATCH_BYTES) {
         const uint8_t *start = (const uint8_t *)view.buf + position;
-        One one;
+        Front one;
         memcpy(&one, start, sizeof one);
         if (is_one(&one)) { /* before more is copied */
             size = size < RUN_BYTES ? size : RUN_BYTES;
@@ -198,7 +198,7 @@ PyObject *walk_ones(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
     int good = 1;
     end = end < view.len ? end : view.len;
     while (good && place < end && end - place >= SMALLEST_BATCH_BYTES) {
-        One one;
+        Front one;
         memcpy(&one, bytes + place, sizeof one);
         if (!is_one(&one) || !fits(&one, (uint64_t)(end - place)) || one.offset != offset || offset > LAST_OFFSET ||
             one.leader_epoch != epoch || one.timestamp != one.max_timestamp || !is_sound(&one, bytes + place))

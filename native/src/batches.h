@@ -17,10 +17,15 @@
 #define STAMP_BYTES 16
 #define SMALLEST_BATCH_BYTES 80
 #define LAST_OFFSET (INT64_MAX - 1)
+#define CODEC_MASK 7 /* of flags, as the next two */
 #define LOG_APPEND_TIME 8
-#define ALL_NULL 1
+#define DELETE_HORIZON 64
 
-/* A batch of one record, uncompressed and without headers, up to its key. */
+enum { CONSTANT, U8, U16, U32 };       /* the forms of an integer column; there is a wider one */
+enum { NO_NULLS, ALL_NULL, BITMAP }; /* where the nulls of a column of byte strings are */
+
+/* The header and the descriptor of an uncompressed batch without headers. In a batch of one record all columns are
+ * constant, so that its key comes next. */
 typedef struct {
     int64_t offset;
     int32_t leader_epoch;
@@ -41,9 +46,9 @@ typedef struct {
     uint16_t has_headers;
     uint32_t key_size;
     uint32_t value_size;
-} One;
+} Front;
 
-_Static_assert(sizeof(One) == SMALLEST_BATCH_BYTES, "the fields leave no gaps");
+_Static_assert(sizeof(Front) == SMALLEST_BATCH_BYTES, "the fields leave no gaps");
 
 /* Return 32 bits that change with every bit of offset and epoch. */
 static inline uint32_t fold(int64_t offset, int32_t leader_epoch)

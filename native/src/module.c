@@ -4,13 +4,14 @@
 #include "append.h"
 #include "batches.h"
 #include "checksum.h"
+#include "encode.h"
 #include "keys.h"
 #include "objects.h"
 #include "records.h"
 #include "send.h"
 #include "strings.h"
 
-#define INTERFACE 3 /* commitlog/speedups.py has the same number; it grows when what a function here takes, returns or
+#define INTERFACE 4 /* commitlog/speedups.py has the same number; it grows when what a function here takes, returns or
                      * knows of Python's objects changes */
 
 static const Crc32cWay *ways;
@@ -56,6 +57,7 @@ static PyMethodDef methods[] = {
     {"crc32c_many", FAST(crc32c_many), METH_FASTCALL, "Return the crc32c of each of many parts of a buffer."},
     {"batch_starts", FAST(batch_starts), METH_FASTCALL, "Return where batches start that follow one another."},
     {"divide_by_key", FAST(divide_by_key), METH_FASTCALL, "Divide the columns of a batch by the hashes of its keys."},
+    {"encode_plain", FAST(encode_plain), METH_FASTCALL, "Return the checksum and the bytes of a small batch."},
     {"join_parts", FAST(join_parts), METH_FASTCALL, "Return many parts of a buffer, one after another."},
     {"pack_strings", pack_strings, METH_O, "Return the lengths and the bytes of a list of byte strings."},
     {"read_ones", FAST(read_ones), METH_FASTCALL, "Return the records of batches of one record."},

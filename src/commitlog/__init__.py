@@ -106,8 +106,9 @@ __all__ = [
     "Partitioner", "Producer", "ProducerConfig", "Quota", "ReadOnlyError", "RebalanceListener", "Record",
     "RecordBatch", "RecordFuture", "RecordMetadata", "RecordTooLargeError", "RepairReport", "Segment",
     "StagedFile", "StagingWriter", "Topic", "TopicConfig", "TopicExistsError", "TopicPartition",
-    "UnknownTopicError", "VerifyReport", "connect", "open", "register_assignor", "register_partitioner",
-    "serve",
+    "Transaction", "TransactionAbortedError", "TransactionDescription", "TransactionFencedError",
+    "TransactionStateError", "UnknownTopicError", "VerifyReport", "connect", "open", "register_assignor",
+    "register_partitioner", "serve",
 ]  # fmt: skip
 
 

@@ -26,6 +26,9 @@ from commitlog.errors import (
     ReadOnlyError,
     RecordTooLargeError,
     TopicExistsError,
+    TransactionAbortedError,
+    TransactionFencedError,
+    TransactionStateError,
     UnknownTopicError,
 )
 from commitlog.groups.admin import GroupDescription
@@ -42,6 +45,8 @@ from commitlog.repair import RepairReport, VerifyReport
 from commitlog.segment import Segment
 from commitlog.topic import Topic
 from commitlog.topics.partitioner import Partitioner, register_partitioner
+from commitlog.transactions.coordinator import TransactionDescription
+from commitlog.transactions.transaction import Transaction
 
 __all__ = [
     "ClosedError", "CommitLog", "CommitLogError", "CompactionReport", "ConfigError", "Consumer",
@@ -51,5 +56,6 @@ __all__ = [
     "Partitioner", "Producer", "ProducerConfig", "Quota", "ReadOnlyError", "RebalanceListener", "Record",
     "RecordBatch", "RecordFuture", "RecordMetadata", "RecordTooLargeError", "RepairReport", "Segment",
     "StagedFile", "StagingWriter", "Topic", "TopicConfig", "TopicExistsError", "TopicPartition",
-    "UnknownTopicError", "VerifyReport", "register_assignor", "register_partitioner",
+    "Transaction", "TransactionAbortedError", "TransactionDescription", "TransactionFencedError",
+    "TransactionStateError", "UnknownTopicError", "VerifyReport", "register_assignor", "register_partitioner",
 ]  # fmt: skip

@@ -3,6 +3,10 @@
 A pass notes the latest offset of every key in the dirty part of the log, until its map is full, and then
 rewrites the segments below that point without the records that a later one replaces. Offsets and order never
 change. docs/compaction.md has a picture.
+
+Everything that a pass reads is decided. Records of aborted transactions are removed, and those of committed
+ones become plain records. A marker then has nothing left to decide, and goes once its delete horizon has
+passed: a replica that is behind may have the records and not the marker.
 """
 
 from __future__ import annotations
@@ -16,17 +20,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from commitlog.aborted_index import Aborted, AbortedRanges
 from commitlog.batches import compression
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.columns import NO_NULLS, Int64s
 from commitlog.batches.encode import EncodedBatch
 from commitlog.batches.format import NO_PRODUCER, PUBLISHED, BatchHeader
+from commitlog.batches.markers import encode_marker, first_offset_of
 from commitlog.batches.merge import BatchMerger
 from commitlog.config import TopicConfig
 from commitlog.errors import CommitLogError, CorruptionError
 from commitlog.keymap import KeyMap
 from commitlog.progress import Progress, Steps
-from commitlog.segment import Segment
+from commitlog.segment import Segment, counted
 from commitlog.segment_files import CleanedFile
 from commitlog.tasks import Signal
 
@@ -142,9 +148,11 @@ class Pass:
         now_ms: int,
         pace: Pace,
         progress: Progress | None = None,
+        aborted: AbortedRanges | None = None,
     ) -> None:
         self._work = work
         self._start_offset = start_offset
+        self._aborted = aborted  # None if there are no transactions
         self._config = config
         self._now_ms = now_ms
         self._pace = pace
@@ -195,6 +203,8 @@ class Pass:
         offsets: list[Int64s] = []
         for batch, _ in self._batches(self._work.segments, self._work.first_dirty):
             self._last_of_producer[_sender(batch.header)] = batch.header.base_offset
+            if counted(batch, self._aborted) is not batch:
+                continue  # it must not replace a record that counts
             part = batch.slice(self._work.first_dirty, self._work.end)
             rows = _keyed_rows(part)
             found = part.keys()
@@ -230,7 +240,9 @@ class Pass:
                 with self._steps.part(segment.size_bytes):
                     if group is None and self._can_be_left(segment, after):
                         continue
-                    group = group or _Group(segment, self._config, self._pace)
+                    if group is None:
+                        group = _Group(segment, self._config, self._pace)
+                        group.cleaned.aborted = None if self._aborted is None else []
                     self._write(segment, group)
                     if group.next_offset != end:  # otherwise offsets would be missing or appear twice
                         reason = f"it ends at offset {group.next_offset}, not at {end}"
@@ -258,7 +270,11 @@ class Pass:
             return False
         count = 0
         for batch, stored in self._batches([segment], 0):
-            if stored > 1 or not self._judge(batch).stays_as_it_is(batch):
+            header = batch.header
+            if header.is_marker:
+                if self._horizon_of_marker(batch) != batch.delete_horizon or self._is_over(batch):
+                    return False
+            elif stored > 1 or header.is_transactional or not self._judge(batch).stays_as_it_is(batch):
                 return False
             count += len(batch)
         self.records_before += count
@@ -268,18 +284,25 @@ class Pass:
     def _write(self, segment: Segment, group: _Group) -> None:
         """Write the records of a segment that stay."""
         group.segments.append(segment)
-        for batch, stored in self._batches([segment], 0):
+        for stored_batch, stored in self._batches([segment], 0):
+            if stored_batch.header.is_marker:
+                self._write_marker(stored_batch, group)
+                continue
+            self.records_before += len(stored_batch)
+            batch = counted(stored_batch, self._aborted)
             verdict = self._judge(batch)
-            self.records_before += len(batch)
             self.records_after += len(verdict.rows)
             self.tombstones_removed += verdict.expired
             last = self._is_last_of_its_producer(batch)
-            # the producer of a published batch matters only until the next publication
-            producer = batch.header.producer if last or not batch.header.is_published else NO_PRODUCER
+            # the producer of a published batch matters only until the next publication, and that of a
+            # transaction that is decided until the next batch or marker
+            passing = batch.header.is_published or batch.header.is_transactional
+            producer = batch.header.producer if last or not passing else NO_PRODUCER
             if len(verdict.rows) == 0 and not last:
                 group.merger.skip(batch)
             elif (
                 stored == 1
+                and not batch.header.is_transactional  # now it is decided, and needs no marker
                 and verdict.stays_as_it_is(batch)
                 and (len(batch) >= _COPY_ROWS or producer != NO_PRODUCER)
             ):
@@ -287,6 +310,26 @@ class Pass:
             else:
                 group.merger.keep(batch, verdict.rows, verdict.delete_horizon, producer)
             group.next_offset = batch.next_offset
+
+    def _write_marker(self, marker: RecordBatch, group: _Group) -> None:
+        """Write a marker; skip it once its delete horizon has passed, as it has nothing left to decide."""
+        horizon = self._horizon_of_marker(marker)
+        if self._is_over(marker):
+            group.merger.skip(marker)
+        else:
+            group.write_marker(marker, horizon)
+        group.next_offset = marker.next_offset
+
+    def _horizon_of_marker(self, marker: RecordBatch) -> int | None:
+        """Return from when on a marker may go: some time after the first pass that saw it."""
+        known = marker.delete_horizon
+        if known is not None or marker.next_offset > self.end:
+            return known
+        return self._now_ms + self._config.delete_retention_ms
+
+    def _is_over(self, marker: RecordBatch) -> bool:
+        horizon = marker.delete_horizon
+        return horizon is not None and self._now_ms >= horizon and marker.next_offset <= self.end
 
     def _is_last_of_its_producer(self, batch: RecordBatch) -> bool:
         """Say whether this batch is the only one left that knows its producer's sequence."""
@@ -296,6 +339,8 @@ class Pass:
 
     def _judge(self, batch: RecordBatch) -> _Verdict:
         """Decide which records of a batch stay."""
+        if len(batch) == 0:
+            return _Verdict(np.empty(0, np.int64), None, 0)
         stays = self._live_by_hash(batch) if self._live is None else self._live_by_offset(batch, self._live)
         offsets = batch.offsets
         stays |= offsets >= self.end
@@ -368,6 +413,23 @@ class _Group:
         self.merger.write_out()
         self._pace.spend(batch.size_bytes)
         self.cleaned.write([batch.raw], batch.size_bytes, batch.base_offset, batch.header.max_timestamp)
+
+    def write_marker(self, marker: RecordBatch, delete_horizon: int | None) -> None:
+        """Write a marker, with its delete horizon."""
+        header = marker.header
+        first_offset = first_offset_of(header, marker.raw, 0)
+        if delete_horizon == marker.delete_horizon:
+            self.copy(marker)
+        else:
+            self.merger.write_out()
+            encoded = encode_marker(
+                header.producer_id, header.producer_epoch, commits=header.commits,
+                first_offset=first_offset, timestamp=header.max_timestamp, delete_horizon=delete_horizon,
+            )  # fmt: skip
+            self._write(encoded, header.base_offset, header.leader_epoch)
+        if not header.commits and self.cleaned.aborted is not None:
+            aborted = Aborted(header.producer_id, first_offset, header.base_offset)
+            self.cleaned.aborted.append(aborted)
 
     def finish(self) -> CleanedFile:
         """Make the new segment complete and durable, but not visible yet."""

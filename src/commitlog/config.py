@@ -98,6 +98,12 @@ def _check(name: str, value: Any, rule: Mapping[str, Any]) -> None:
         raise ConfigError(name, value, f"must be a {rule['type'].__name__}")
 
 
+def reads_committed(isolation_level: IsolationLevel) -> bool:
+    """Return whether readers of this level leave out what is not committed."""
+    _check("isolation_level", isolation_level, {"allowed": get_args(IsolationLevel)})
+    return isolation_level == "read_committed"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicConfig(Config):
     """The settings of one topic. Names and defaults are Kafka's, except that flush_ms is a second."""
@@ -252,8 +258,20 @@ class ProducerConfig(Config):
     """How long `send()` waits for room in the buffer."""
     retry_backoff_ms: int = between(100, 1)
     """The pause between two attempts."""
+    transaction_timeout_ms: int = between(60_000, 1, MAX_INT32)
+    """A transaction that is open for this long is aborted."""
+    transactional_id: str | None = field(default=None, metadata={"type": str, "optional": True})
+    """Send in transactions, under this id. A producer that starts with the same id later fences this one."""
     value_serializer: Callable[[Any], bytes | None] | None = function()
     """Called with every value that is sent, also with None; returns bytes or None."""
+
+    def __post_init__(self) -> None:
+        Config.__post_init__(self)
+        if self.transactional_id is not None:
+            if not self.enable_idempotence:
+                raise ConfigError("enable_idempotence", False, "must be True with a transactional_id")
+            if self.acks == 0:
+                raise ConfigError("acks", 0, "must be 1 or 'all' with a transactional_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +301,8 @@ class ConsumerConfig(Config):
     """The name of a static member, which keeps its partitions across a restart."""
     heartbeat_interval_ms: int = between(3000, 1)
     """How often a member sends a heartbeat and looks for new topics and partitions."""
-    isolation_level: IsolationLevel = one_of(IsolationLevel, "read_uncommitted")
-    """Both values read the same records: there are no transactions."""
+    isolation_level: IsolationLevel = one_of(IsolationLevel, "read_committed")
+    """Whether records of open and aborted transactions are left out (`read_committed`) or read as well."""
     key_deserializer: Callable[[bytes | None], Any] | None = function()
     """Called with every key, also with None."""
     max_poll_interval_ms: int = between(300_000, 1)
@@ -336,6 +354,8 @@ class ProducerSettings(TypedDict, total=False):
     linger_ms: int
     max_block_ms: int
     retry_backoff_ms: int
+    transaction_timeout_ms: int
+    transactional_id: str | None
     value_serializer: Callable[[Any], bytes | None] | None
 
 

@@ -156,6 +156,51 @@ class ProducerFencedError(CommitLogError):
     template = "{partition}: producer {producer_id} has epoch {epoch}, which epoch {current_epoch} replaced"
 
 
+class TransactionStateError(CommitLogError):
+    """The call does not fit the state of the transaction, such as a commit without a begin."""
+
+    fields = ("transactional_id", "reason")
+    template = "transactional id {transactional_id!r}: {reason}"
+
+
+class TransactionFencedError(CommitLogError):
+    """Another producer has taken over the transactional id; this one can do nothing any more."""
+
+    fields = ("transactional_id",)
+    template = "transactional id {transactional_id!r}: another producer has taken it over; close this one"
+
+
+class TransactionAbortedError(CommitLogError):
+    """The transaction is aborted; none of its records will be read. Begin another one to send them again."""
+
+    fields = ("transactional_id", "cause")
+    template = "transactional id {transactional_id!r}: the transaction is aborted: {cause}"
+
+
+class TransactionTimeoutError(TransactionAbortedError, TimeoutError):
+    """The transaction was open for longer than its transaction_timeout_ms, and was aborted."""
+
+    fields = ("transactional_id", "timeout_ms")
+    template = "transactional id {transactional_id!r}: aborted after transaction_timeout_ms = {timeout_ms}"
+
+
+class UnfinishedTransactionError(CommitLogError):
+    """The transaction is committed, but not every partition shows it yet; that is retried until it does."""
+
+    fields = ("transactional_id", "cause")
+    template = (
+        "transactional id {transactional_id!r}: the transaction is committed, but some of its partitions do "
+        "not show it yet ({cause}); do not send it again"
+    )
+
+
+class UnstableOffsetsError(CommitLogError, TimeoutError):
+    """Offsets of the group are part of a transaction that was not decided in time."""
+
+    fields = ("group_id", "timeout_ms")
+    template = "group {group_id!r}: offsets in an open transaction were not decided within {timeout_ms} ms"
+
+
 class UnfinishedPublicationError(CommitLogError):
     """A publication is committed but not completely appended; the next publish() or open() finishes it."""
 

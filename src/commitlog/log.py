@@ -49,6 +49,8 @@ from commitlog.record import TopicPartition
 from commitlog.topic import Topic
 from commitlog.topics.catalog import Catalog
 from commitlog.topics.topic_set import Mode, TopicSet, abandon
+from commitlog.transactions.coordinator import Coordinator, Owner, TransactionDescription
+from commitlog.transactions.transaction import Transaction
 
 _logger = logging.getLogger("commitlog.log")
 AnyProducer = TypeVar("AnyProducer", bound=Producer)
@@ -79,9 +81,11 @@ class CommitLog:
         self._refusal: CommitLogError | None = None
         self.mode: Mode = "r" if lock is None else "shared" if shared else "w"
         self._topics = TopicSet(catalog, path, config, self.mode, self._check_open, Steps(progress))
-        self._housekeeper = Maintenance(self._topics.partitions, config)
-        self._topics.wake_flusher_with(self._housekeeper.wake)
         self._groups = Groups(path, self, self._topics.counts, self._open_offsets)
+        self._coordinator = Coordinator(path, self._topics, self._groups, shared=shared)
+        self._housekeeper = Maintenance(self._topics.partitions, config, self._coordinator.sweep)
+        self._topics.wake_flusher_with(self._housekeeper.wake)
+        self._coordinator.wake_with(self._housekeeper.wake_sweeper)
         self._quotas = Quotas(path)
         self._publisher = Publisher(path, self._topics, salvage=config.recovery_mode == "salvage")
         self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
@@ -117,6 +121,8 @@ class CommitLog:
             log._topics.load()
             lock.ready(shared=shared)
             log._publisher.finish_left()
+            if not shared:
+                log._coordinator.recover()
             _open_logs.add(log)
             log._housekeeper.start()
         except BaseException:
@@ -217,9 +223,16 @@ class CommitLog:
         """Return a producer of a subclass."""
         self._check_writable()
         config = ProducerConfig.of(settings)
-        producer = kind(self, config, Throttle(self._quotas.meter(config.client_id, "produce")))
+        owner = self.own(config) if kind.owns_at_once and config.transactional_id is not None else None
+        producer = kind(self, config, Throttle(self._quotas.meter(config.client_id, "produce")), owner)
         self._clients.add(producer)
         return producer
+
+    def own(self, config: ProducerConfig) -> Owner:
+        """Take over the transactional id of a producer, for one that does this itself."""
+        self._check_writable()
+        assert config.transactional_id is not None
+        return self._coordinator.own(config.transactional_id, config.transaction_timeout_ms)
 
     def consumer(self, *topics: str | Iterable[str], **settings: Unpack[ConsumerSettings]) -> Consumer:
         """Return a consumer with the settings of ConsumerConfig, subscribed to `topics` if any are given.
@@ -238,6 +251,31 @@ class CommitLog:
                 consumer.close()
                 raise
         return consumer
+
+    # --- transactions
+
+    def transaction(self, *, sync: bool = False) -> Transaction:
+        """Append to several partitions, all or nothing: commits at the end of the block, aborts if it raises.
+
+        With `sync` the commit survives a power cut. Readers see the records once they are committed, in each
+        partition all at once, but not in all partitions at the same instant.
+
+        >>> with log.transaction() as txn:
+        ...     txn.append("orders", b"3 apples", key=b"alice")
+        ...     txn.append("payments", b"-3", key=b"alice")
+        """
+        self._check_writable()
+        return self._coordinator.begin(self._coordinator.anonymous(), sync=sync)
+
+    def transactions(self) -> list[TransactionDescription]:
+        """Return the last transaction of every transactional id, and those that are open without one."""
+        self._check_open()
+        return self._coordinator.describe_all()
+
+    def abort_transaction(self, transactional_id: str) -> None:
+        """Abort the open transaction of an id, whoever owns it; TransactionStateError if there is none."""
+        self._check_writable()
+        self._coordinator.abort_by_id(transactional_id)
 
     # --- publishing what was written elsewhere
 
@@ -394,7 +432,7 @@ class CommitLog:
         In mode "r" they cover the state of partitions and groups, but not what is written.
         """
         self._check_open()
-        return gathered(self.path, self.mode, self._topics, self._groups, self.health())
+        return gathered(self.path, self.mode, self._topics, self._groups, self._coordinator, self.health())
 
     def release_removed(self) -> None:
         """Unmap the files of removed segments, which free their disk space only then.
@@ -448,6 +486,8 @@ class CommitLog:
         """Close every partition; leave the clean marker only if all of them are durable."""
         _open_logs.discard(self)
         self._housekeeper.stop()
+        if self._lock is not None:
+            self._coordinator.close()
         problem: Exception | None = None
         clean = all(partition.failure is None for partition in self._topics.partitions())
         for partition in [partition for topic in self._topics.all() for partition in topic.partitions]:
@@ -478,6 +518,7 @@ class CommitLog:
         if self._lock is not None:
             self._refusal = ForkedError(self.path)
             self._lock.forget()
+            self._coordinator.forked()
         self._topics.forked()
 
 

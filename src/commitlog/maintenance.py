@@ -41,15 +41,22 @@ class Health:
 class Maintenance:
     """Syncs, trims and compacts the partitions of a log according to their settings."""
 
-    def __init__(self, partitions: Callable[[], list[Partition]], config: LogConfig) -> None:
+    def __init__(
+        self,
+        partitions: Callable[[], list[Partition]],
+        config: LogConfig,
+        sweep: Callable[[], float] = lambda: _IDLE_SECONDS,
+    ) -> None:
+        """`sweep` ends transactions that timed out, and returns the seconds until it is due again."""
         self._partitions = partitions
         self._config = config
         self._synced_at: dict[str, float] = {}
         self._retained_at = time.monotonic()
         self._started = self._stopping = False
         self._flusher = Task("flusher", self.sync_due)
+        self._sweeper = Task("transactions", sweep)
         cleaner = (Task("cleaner", self.clean),) if config.cleaner_enable else ()
-        self._tasks = (self._flusher, Task("retention", self.tidy), *cleaner)
+        self._tasks = (self._flusher, Task("retention", self.tidy), self._sweeper, *cleaner)
 
     def start(self) -> None:
         """Start the threads."""
@@ -60,6 +67,11 @@ class Maintenance:
     def wake(self) -> None:
         """Run the flusher now: a sync is due, or settings have changed."""
         self._flusher.wake()
+
+    def wake_sweeper(self) -> None:
+        """Look after transactions now: one has begun, or its time is over."""
+        if self._started:
+            self._sweeper.wake()
 
     def stop(self) -> None:
         """Stop the threads; a running compaction pass is cancelled."""

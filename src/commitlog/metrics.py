@@ -16,6 +16,7 @@ from commitlog.partitions.counters import PartitionMetrics
 from commitlog.partitions.reader import LogReader
 from commitlog.partitions.recovery import RecoveryReport
 from commitlog.topics.topic_set import Mode, TopicSet
+from commitlog.transactions.coordinator import Coordinator, TransactionMetrics
 
 _logger = logging.getLogger("commitlog.groups")
 
@@ -41,6 +42,7 @@ class LogMetrics:
     mode: Mode
     partitions: tuple[PartitionMetrics, ...]
     groups: tuple[GroupDescription, ...]
+    transactions: TransactionMetrics
     segments_mapped: int
     recovery: RecoveryMetrics
     health: Health
@@ -50,13 +52,16 @@ class LogMetrics:
         return asdict(self)
 
 
-def gathered(path: str, mode: Mode, topics: TopicSet, groups: Groups, health: Health) -> LogMetrics:
+def gathered(
+    path: str, mode: Mode, topics: TopicSet, groups: Groups, coordinator: Coordinator, health: Health
+) -> LogMetrics:
     """Collect the metrics of a log from its parts."""
     return LogMetrics(
         path=path,
         mode=mode,
         partitions=_partition_metrics(topics.readers()),
         groups=_described(groups),
+        transactions=coordinator.metrics(),
         segments_mapped=topics.segments_mapped,
         recovery=_recovery_metrics([partition.recovery for partition in topics.partitions()]),
         health=health,

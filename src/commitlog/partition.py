@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 from commitlog import files
+from commitlog.aborted_index import AbortedRanges
 from commitlog.batches.encode import EncodedBatch
 from commitlog.batches.format import NO_PRODUCER
 from commitlog.batches.staged import StagedBatch
@@ -23,7 +24,7 @@ from commitlog.partitions.compactor import Compactor
 from commitlog.partitions.counters import PartitionMetrics
 from commitlog.partitions.epochs import EpochHistory
 from commitlog.partitions.page import StatePage
-from commitlog.partitions.producer_state import Published
+from commitlog.partitions.producer_state import OpenTransaction, Published
 from commitlog.partitions.reader import LogReader
 from commitlog.partitions.recovery import Recovery, RecoveryReport
 from commitlog.partitions.replica import ReplicaRole, not_shared
@@ -270,9 +271,10 @@ class Partition(LogReader):
         headers: Iterable[Headers] | None = None,
         timestamps: Iterable[int] | None = None,
         producer: tuple[int, int, int] = NO_PRODUCER,
+        more_flags: int = 0,
     ) -> tuple[EncodedBatch, ...]:
         """Check records and encode them as one batch, or none if there are no records. Takes no lock."""
-        return self._appender.encode(values, keys, headers, timestamps, producer)
+        return self._appender.encode(values, keys, headers, timestamps, producer, more_flags)
 
     def encode_arrow(self, data: ArrowData) -> tuple[EncodedBatch, ...]:
         """Check Arrow data and encode it, each chunk as one batch or more. Takes no lock."""
@@ -281,6 +283,44 @@ class Partition(LogReader):
     def append_encoded(self, batches: tuple[EncodedBatch, ...], *, sync: bool = False) -> range:
         """Append what encode() returned, all or nothing, and return the offsets."""
         return self._appender.append_encoded(batches, sync=sync)
+
+    # --- transactions: see transactions/coordinator.py
+
+    def append_transactional(self, batches: tuple[EncodedBatch, ...]) -> range:
+        """Append batches that belong to a transaction, and return the offsets. They carry the flag, a
+        producer id, the epoch of the transaction and sequences.
+        """
+        return self._appender.append_transactional(batches)
+
+    def append_and_commit(self, batches: tuple[EncodedBatch, ...]) -> range:
+        """Append the last batches of a transaction in this partition alone, and its marker: it commits."""
+        return self._appender.append_and_commit(batches)
+
+    def end_transaction(self, producer_id: int, epoch: int, *, commits: bool) -> int | None:
+        """Append the marker that ends a transaction if it is open here; returns the marker's offset."""
+        return self._appender.end_transaction(producer_id, epoch, commits=commits)
+
+    def decided(self, producer_id: int, epoch: int) -> bool | None:
+        """Return whether a marker here has committed a producer's last transaction; None if there is none."""
+        return self._state.producers.decided(producer_id, epoch)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return the transactions that no marker has ended here, oldest first."""
+        if not self.has_transactions:
+            return []
+        if not self.writable:
+            return self._log_source.open_transactions()
+        self._state.access.learn()
+        return self._state.producers.open_transactions()
+
+    def aborted_transactions(self) -> AbortedRanges:
+        """Return what readers of committed records leave out; true as long as `changes` does not change."""
+        return self._log_source.aborted_in(self._log_source.layout())
+
+    @property
+    def changes(self) -> int:
+        """A count that grows whenever segments change, also by a truncation."""
+        return self._log_source.changes
 
     def appends_at_once(self, size_bytes: int, *, numbered: bool = False) -> bool:
         """Say whether an append of this size waits for nobody now, and opens and creates no file; `numbered`
@@ -302,6 +342,10 @@ class Partition(LogReader):
     def sync(self) -> None:
         """Make everything appended so far durable."""
         self._syncer.sync()
+
+    def sync_to(self, offset: int) -> None:
+        """Make everything below `offset` durable; a sync of another thread may have done it."""
+        self._syncer.sync_to(offset)
 
     @property
     def failure(self) -> str | None:
@@ -420,6 +464,11 @@ class Partition(LogReader):
         return self._state.mark is not None
 
     @property
+    def accepts_appends(self) -> bool:
+        """Whether users may append: not while the partition follows, and not once it has failed or ended."""
+        return self._state.append_refusal is None
+
+    @property
     def epochs(self) -> EpochHistory:
         """Where each leader epoch starts; empty without replicas."""
         return self._state.epochs
@@ -444,12 +493,13 @@ class Partition(LogReader):
         """
         self._role.attend(appended, wait)
 
-    def acknowledge(self, leader_epoch: int) -> None:
-        """Wait until everything appended so far is durable, and on every in-sync replica if there are any.
+    def acknowledge(self, leader_epoch: int, end: int | None = None) -> None:
+        """Wait until everything below `end`, by default everything appended so far, is durable, and on every
+        in-sync replica if there are any.
 
         `leader_epoch` is the epoch before the append: NotLeaderError if another leader has taken over since.
         """
-        self._role.acknowledge(leader_epoch)
+        self._role.acknowledge(leader_epoch, end)
 
     def set_high_watermark(self, offset: int) -> None:
         """Raise the high watermark to `offset`, at most to next_offset; it is never lowered here."""
@@ -459,12 +509,13 @@ class Partition(LogReader):
         """Make the high watermark durable; the next open starts with it."""
         self._role.keep_high_watermark()
 
-    def read_replica(self, offset: int, max_bytes: int) -> ReplicaSlice:
+    def read_replica(self, offset: int, max_bytes: int, before: int | None = None) -> ReplicaSlice:
         """Return whole batches of one segment, starting with the one that holds `offset`.
 
-        At least one if there is one, whatever max_bytes is; also above the high watermark.
+        At least one if there is one, whatever max_bytes is; also above the high watermark. With `before`,
+        where a batch begins, they end there at the latest.
         """
-        return self._role.read_replica(offset, max_bytes)
+        return self._role.read_replica(offset, max_bytes, before)
 
     def append_replicated(self, data: Buffer, segment_base: int) -> int:
         """Append a leader's batches byte for byte, all or nothing, and return next_offset.
@@ -556,6 +607,8 @@ class Partition(LogReader):
                     state.end(lambda: ClosedError(self.name))
                     if state.access.alone and opened:
                         state.writer.seal_indexes(state.next_offset)
+                        if state.has_transactions:
+                            state.seal_aborted(state.writer.segment, state.aborts, state.next_offset)
                     state.page.sync()
         finally:
             with state.lock:

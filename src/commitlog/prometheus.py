@@ -32,7 +32,11 @@ _PARTITION: dict[str, tuple[str, Callable[[PartitionMetrics], float]]] = {
     "start_offset": ("The first offset that can be read.", lambda one: one.start_offset),
     "next_offset": ("The offset of the next append.", lambda one: one.next_offset),
     "durable_offset": ("Records below it survive power loss.", lambda one: one.durable_offset),
-    "high_watermark": ("Readers read up to here.", lambda one: one.high_watermark),
+    "high_watermark": ("Records below it are on every in-sync replica.", lambda one: one.high_watermark),
+    "last_stable_offset": (
+        "Readers read up to here: no transaction below it is open.",
+        lambda one: one.last_stable_offset,
+    ),
     "segments": ("The number of segments.", lambda one: one.segments),
     "bytes": ("The total size of the segments.", lambda one: one.size_bytes),
 }
@@ -70,6 +74,7 @@ class LogCollector(Collector):
         yield from _written(found)
         yield from _compaction(found)
         yield from _groups(found)
+        yield from _transactions(found)
         yield from _whole_log(found)
 
 
@@ -174,8 +179,25 @@ def _groups(found: LogMetrics) -> Iterator[Metric]:
     committed, lag = [(row[0], row[1]) for row in rows], [(row[0], row[2]) for row in rows]
     yield _family(GaugeMetricFamily, "group_members", "The number of members.", members, ["group"])
     yield _family(GaugeMetricFamily, "group_committed_offset", "Committed offset.", committed, _OF_GROUP)
-    text = "Offsets from the committed one to the end."
+    text = "Records after the committed offset; offsets, if there are many."
     yield _family(GaugeMetricFamily, "group_lag_records", text, lag, _OF_GROUP)
+
+
+def _transactions(found: LogMetrics) -> Iterator[Metric]:
+    now = found.transactions
+    for name, text, value in (
+        ("open", "Transactions that are open in the log.", now.open),
+        ("oldest_seconds", "The age of the oldest open transaction.", now.oldest_ms / 1000),
+    ):
+        yield GaugeMetricFamily(f"commitlog_transactions_{name}", text, value=value)
+    if found.mode == "r":  # it decides nothing
+        return
+    for name, text, count in (
+        ("committed", "Transactions committed by this process.", now.committed),
+        ("aborted", "Transactions aborted by this process.", now.aborted),
+        ("timed_out", "Transactions that this process aborted because of their timeout.", now.timed_out),
+    ):
+        yield CounterMetricFamily(f"commitlog_transactions_{name}", text, value=count)
 
 
 def _whole_log(found: LogMetrics) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from commitlog import files
+from commitlog import aborted_index, files
 from commitlog.batches.encode import encode_empty
 from commitlog.batches.format import (
     MAGIC_BYTES,
@@ -25,7 +25,7 @@ from commitlog.errors import CorruptionError
 from commitlog.index import Index, OffsetIndex, TimeIndex
 from commitlog.progress import Progress, Steps
 from commitlog.record import Buffer
-from commitlog.segment import TEMPORARY_SUFFIX, Segment, companions, segment_path
+from commitlog.segment import TEMPORARY_SUFFIX, Segment, companions, derived_files, segment_path
 from commitlog.segment_files import DAMAGED_SUFFIX, free_name
 from commitlog.segment_writer import open_builder
 
@@ -241,7 +241,8 @@ def salvage_segment(
     files.link(segment.path, kept_as)
     files.sync_directory(os.path.dirname(segment.path))
     # crash: the damaged segment has two names -> open() meets it again under the first
-    for derived in companions(segment.path):
+    aborted = aborted_index.facts(segment.path)  # the markers may be among what is lost
+    for derived in derived_files(segment.path):
         files.remove(derived)
     files.replace(temporary, segment.path)
     files.sync_directory(os.path.dirname(segment.path))
@@ -249,6 +250,9 @@ def salvage_segment(
     segment.release()
     segment.inode = os.stat(segment.path).st_ino
     open_builder(segment, config, trust_indexes=False).finish(copy.size, copy.next_offset)
+    if aborted:
+        entries = {*aborted, *segment.find_aborted()}
+        aborted_index.store(segment.path, sorted(entries), (copy.size, copy.next_offset))
     return Salvage(segment.path, kept_as, bytes_lost, tuple(lost), copy.next_offset)
 
 
@@ -329,7 +333,7 @@ def _rebuild_indexes(segment: Segment, end_offset: int, config: TopicConfig) -> 
     """Rebuild the indexes of a sound segment if one is wrong; returns how many were."""
     bad = false_indexes(segment)
     if bad:
-        for path in companions(segment.path):
+        for path in derived_files(segment.path):
             files.remove(path)
         segment.release()
         open_builder(segment, config, trust_indexes=False).finish(segment.size_bytes, end_offset)

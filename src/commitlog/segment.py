@@ -7,17 +7,21 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn, Self
 
-from commitlog import files
+from commitlog import aborted_index, files
+from commitlog.aborted_index import Aborted, AbortedRanges
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.format import (
     CODEC_MASK,
+    CONTROL,
     HEADER_BYTES,
+    TRANSACTIONAL,
     BatchHeader,
     batches_start_at,
     check,
     header_at,
     peek,
 )
+from commitlog.batches.markers import first_offset_of
 from commitlog.batches.runs import Joining, extent_of_run, joinable_run, joined
 from commitlog.batches.scan import Checked, check_batches, without_reserved
 from commitlog.batches.single import read_ones
@@ -56,6 +60,11 @@ FAR = 1 << 63
 def segment_path(directory: str, base_offset: int) -> str:
     """Return the path of the segment with this base_offset."""
     return os.path.join(directory, f"{base_offset:020d}{LOG_SUFFIX}")
+
+
+def derived_files(path: str) -> tuple[str, ...]:
+    """Return the paths of everything that is derived from a segment: its indexes, and what was aborted."""
+    return *companions(path), aborted_index.path_beside(path)
 
 
 def companions(path: str) -> tuple[str, str]:
@@ -385,6 +394,35 @@ class Segment:
                 continue
             yield place, header
 
+    def aborted(self, count: int | None = None) -> list[Aborted]:
+        """Return the transactions that markers in this segment aborted; `count` is their number, if known.
+
+        From the list beside the segment, or from the markers, if that is missing or may be incomplete.
+        """
+        found = aborted_index.load(self.path, self.size_bytes, count)
+        return self.find_aborted() if found is None else found
+
+    def newly_aborted(self, known: int, count: int) -> list[Aborted]:
+        """Return at least those transactions that were aborted after the first `known`, of `count` in all."""
+        found = aborted_index.load_new(self.path, known, count)
+        return self.find_aborted() if found is None else found
+
+    def find_aborted(self) -> list[Aborted]:
+        """Return the transactions that markers in this segment aborted, from the markers themselves."""
+        return [
+            Aborted(header.producer_id, first_offset, header.base_offset)
+            for header, first_offset in self.markers()
+            if not header.commits
+        ]
+
+    def markers(self, position: int = 0) -> Iterator[tuple[BatchHeader, int]]:
+        """Iterate over the markers from `position` on, checked, each with its transaction's first_offset."""
+        for place, header in self.headers(position):
+            if header.is_marker:
+                self.check_at(place)
+                buffer, shift, _ = self._window(place)
+                yield header, first_offset_of(header, buffer, place - shift)
+
     def batches(self, start: int | None = None, end: int = FAR) -> Iterator[RecordBatch]:
         """Iterate over the batches that hold offsets in [start, end), whole and checked."""
         scan = self._scan(self.base_offset if start is None else start, end)
@@ -399,39 +437,51 @@ class Segment:
                 yield scan.batch()
 
     def combined_batches(
-        self, start: int, end: int = FAR, *, most_bytes: int = MOST_RUN_BYTES, apart: int | None = None
+        self,
+        start: int,
+        end: int = FAR,
+        *,
+        most_bytes: int = MOST_RUN_BYTES,
+        apart: int | None = None,
+        aborted: AbortedRanges | None = None,
     ) -> Iterator[tuple[RecordBatch, int]]:
         """Iterate over batches that hold [start, end), each with the number of stored ones it stands for.
 
         Small ones are joined in memory, up to `most_bytes`, which makes it cheap to look at whole columns.
         With `apart`, batches are not joined that cannot be stored again as one, nor those before that offset
-        with those after it.
+        with those after it. What is `aborted` comes as a batch without records.
         """
         most_bytes = min(most_bytes, MOST_RUN_BYTES)
-        wanted = Joining(end, _SMALL_FOR_COLUMNS, most_bytes)
+        wanted = Joining(end, _SMALL_FOR_COLUMNS, most_bytes, aborted=aborted)
         if apart is not None:
             wanted = wanted._replace(rewritable=True, apart=apart)
         scan = self._scan(start, end, most_bytes)
         while scan is not None and scan.goes_on():
-            yield scan.joined(wanted, _FEWEST_FOR_COLUMNS) or (scan.batch(), 1)
+            yield scan.joined(wanted, _FEWEST_FOR_COLUMNS) or (counted(scan.batch(), aborted), 1)
 
     def record_runs(
-        self, start: int, end: int, name: TopicPartition | None = None
+        self,
+        start: int,
+        end: int,
+        aborted: AbortedRanges | None = None,
+        name: TopicPartition | None = None,
     ) -> Iterator[tuple[Iterable[Any], int]]:
         """Iterate over runs of the records with offsets in [start, end), each run with the offset after it.
 
-        With `name`, the name of their partition, they are ConsumerRecords.
+        Records of transactions that are `aborted` are left out. With `name`, the name of their partition,
+        they are ConsumerRecords.
         """
-        wanted = Joining(end, _SMALL_FOR_RECORDS, MOST_RUN_BYTES)
+        wanted = Joining(end, _SMALL_FOR_RECORDS, MOST_RUN_BYTES, aborted=aborted)
         scan = self._scan(start, end, _FIRST_RUN_BYTES)
         while scan is not None and scan.goes_on():
             records: Iterable[Any] = scan.singles()
             if records:
                 records = records if name is None else with_name(name, records)
             else:
-                batch, _ = scan.joined(wanted, _FEWEST_FOR_RECORDS) or (scan.batch(), 1)
-                part = batch.slice(start, end)
-                records = part.records() if name is None else part.consumer_records(name)
+                batch, _ = scan.joined(wanted, _FEWEST_FOR_RECORDS) or (counted(scan.batch(), aborted), 1)
+                if len(batch):
+                    part = batch.slice(start, end)
+                    records = part.records() if name is None else part.consumer_records(name)
             yield records, scan.offset
             self._remember(scan.offset, scan.position)
 
@@ -524,6 +574,14 @@ class _Scan:
         if self._known and base_offset != self.offset:
             raise _misplaced(self._segment.path, self.position, base_offset, self.offset)
         self._known, self.offset, self.position = True, next_offset, position
+
+
+def counted(batch: RecordBatch, aborted: AbortedRanges | None) -> RecordBatch:
+    """Return a batch, without its records if its transaction is aborted."""
+    header = batch.header
+    if aborted is not None and header.flags & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL:
+        return batch.without_records() if aborted.covers(header.producer_id, header.base_offset) else batch
+    return batch
 
 
 def _misplaced(path: str, position: int, found: int, expected: int) -> CorruptionError:

@@ -8,20 +8,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from commitlog import files
-from commitlog.batches.encode import reencode
+from commitlog import aborted_index, files
+from commitlog.aborted_index import Aborted
+from commitlog.batches.encode import EncodedBatch, reencode
 from commitlog.config import TopicConfig
 from commitlog.errors import CorruptionError
 from commitlog.index import IndexBuilder, OffsetIndex, TimeIndex, base_offset_of
 from commitlog.open_files import OpenFiles
 from commitlog.record import Buffer
-from commitlog.segment import DELETED_SUFFIX, TEMPORARY_SUFFIX, Segment, companions
+from commitlog.segment import DELETED_SUFFIX, TEMPORARY_SUFFIX, Segment, companions, derived_files
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
@@ -37,6 +39,8 @@ class CleanedFile:
         self._file = file
         self._builder = builder
         self.size_bytes = 0
+        self.next_offset = 0
+        self.aborted: list[Aborted] | None = None  # what its markers aborted; None without transactions
 
     @classmethod
     def create(cls, path: str, config: TopicConfig) -> Self:
@@ -67,6 +71,7 @@ class CleanedFile:
 
     def finish(self, next_offset: int) -> None:
         """Make the file complete and durable, but not visible yet."""
+        self.next_offset = next_offset
         self._builder.finish(self.size_bytes, next_offset)
         self._builder.sync()
         files.sync_data(self._file.fd)
@@ -102,6 +107,10 @@ def swap_in(cleaned: CleanedFile, old: Sequence[Segment], retire: Callable[[Segm
     # crash: .swap beside its own indexes -> open() finishes the swap
     files.replace(path + SWAP_SUFFIX, path)
     files.sync_directory(directory)
+    if cleaned.aborted is not None:
+        # crash: no list of what was aborted -> readers look for the markers
+        with contextlib.suppress(OSError):
+            aborted_index.store(path, cleaned.aborted, (cleaned.size_bytes, cleaned.next_offset))
     return Segment.open(path, old[0].cache)
 
 
@@ -128,7 +137,7 @@ def finish_swaps(directory: str, *, salvage: bool = False) -> None:
             continue
         replaced = {one.path for one in logs if swap.base_offset <= one.base_offset < end}
         for path in sorted({*replaced, final}):
-            for old in (path, *companions(path)):
+            for old in (path, *derived_files(path)):
                 files.remove(old)
         files.sync_directory(directory)
         # crash: .swap alone, once more -> the next open() finishes it
@@ -191,7 +200,7 @@ class Trash:
 
     def take(self, segment: Segment, due: float) -> None:
         """Rename a segment's files, the .log first: indexes without it are recognised as leftovers."""
-        for path in (segment.path, *companions(segment.path)):
+        for path in (segment.path, *derived_files(segment.path)):
             try:
                 files.replace(path, path + DELETED_SUFFIX)
             except FileNotFoundError:
@@ -212,8 +221,8 @@ class Trash:
 # --- shorter copies
 
 
-def shorter_copy(segment: Segment, offset: int) -> int:
-    """Write a durable copy of a segment, up to `offset`, beside it; returns its size.
+def shorter_copy(segment: Segment, offset: int, more: Sequence[EncodedBatch] = ()) -> int:
+    """Write a durable copy of a segment, up to `offset`, beside it, and `more` after that; returns its size.
 
     A batch across `offset` is encoded again. The part that goes may be damaged; the last batch that stays is
     checked, because it determines where to cut. If the disk is full, nothing is left behind.
@@ -237,6 +246,9 @@ def shorter_copy(segment: Segment, offset: int) -> int:
                 pieces = part.stamped(header.base_offset, header.leader_epoch)
                 files.write_at(fd, pieces, part.size, position)
                 size += part.size
+            for one in more:
+                files.write_at(fd, one.stamped(offset, 0), one.size, size)
+                offset, size = offset + one.span, size + one.size
             files.sync_data(fd)
     except BaseException:
         files.remove(temporary)
@@ -247,7 +259,7 @@ def shorter_copy(segment: Segment, offset: int) -> int:
 def put_in_place(segment: Segment, size: int) -> Segment:
     """Replace a segment by the copy that shorter_copy() wrote."""
     # crash: the copy is still .tmp -> open() removes it, the segment is whole
-    for derived in companions(segment.path):
+    for derived in derived_files(segment.path):
         files.remove(derived)
     # crash: no indexes -> open() rebuilds them
     files.replace(segment.path + TEMPORARY_SUFFIX, segment.path)

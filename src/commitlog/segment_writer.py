@@ -15,14 +15,15 @@ from commitlog.errors import CorruptionError
 from commitlog.index import IndexBuilder, OffsetIndex, TimeIndex
 from commitlog.open_files import OpenFiles
 from commitlog.record import Buffer
-from commitlog.segment import Segment, companions, segment_path
+from commitlog.segment import Segment, companions, derived_files, segment_path
 
 _NEVER = 1 << 63
 _MAX_RELATIVE_OFFSET = 0xFFFF_0000  # an index entry has 32 bits; the lean path does not check
 _LAST_OFFSETS = MAX_INT64 - (1 << 34)  # a segment that starts here may reach the last possible offset
 _MOST_BYTES = 0xFFFF_0000  # of a leader's segment, which may be larger than ours
-_SINGLES = 1024  # after this many small single batches in a row without a sync the tail is mapped
-_SMALL_BYTES = 1024  # of a batch; measured: above, page faults cost more than pwrite()
+_SINGLES = 1024  # after this many small appends in a row without a sync the tail is mapped
+_SMALL_BYTES = 1024  # of a single batch; measured: above, page faults cost more than pwrite()
+_SMALL_BATCH_BYTES = 2048  # of batches of several pieces, for which pwritev() costs twice as much
 _RESTING = -2  # for a descriptor: wake() opens the file again
 _LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 64 * 1024, 1024 * 1024
 # After _SYNCS syncs in a row, each of at most _OFTEN_BYTES, blocks are reserved ahead. Measured: a sync that
@@ -84,12 +85,12 @@ class SegmentWriter:
     def create(cls, directory: str, base_offset: int, config: TopicConfig, cache: OpenFiles) -> Self:
         """Start a new, empty segment; replace what a failed roll left under its name."""
         path = segment_path(directory, base_offset)
-        for derived in companions(path):
+        for derived in derived_files(path):
             files.remove(derived)
         try:
             return cls.open(Segment(path, base_offset, 0, cache), config)
         except OSError:
-            for made in (path, *companions(path)):
+            for made in (path, *derived_files(path)):
                 files.remove(made)
             files.sync_directory(directory)  # otherwise a power cut could bring it back among later records
             raise
@@ -147,7 +148,7 @@ class SegmentWriter:
             position + size <= self._segment_bytes
             and timestamp <= self.roll_after
             and base_offset <= self._limit_offset
-            and (position - self.builder.indexed_position <= self._interval or self.builder.has_room())
+            and (position <= self.quiet_position or self.builder.has_room())
         )
 
     def append(
@@ -156,20 +157,31 @@ class SegmentWriter:
         """Write batches, `size` bytes in total. If this raises, memory is unchanged, but the file may not be:
         call roll_back().
         """
-        segment, builder = self.segment, self.builder
+        segment = self.segment
         position = segment.size_bytes
-        if position - builder.indexed_position > self._interval or len(batches) > 1:
-            builder.make_room(len(batches))
-        files.write_at(self.fd, _stamped(batches, base_offset, leader_epoch), size, position)
-        self._singles = 0
-        segment.size_bytes = position + size
+        end = position + size
+        due = end - batches[-1].size > self.quiet_position  # whether the last one gets an index entry
+        if due:
+            self.builder.make_room(len(batches))
+        pieces = _stamped(batches, base_offset, leader_epoch)
+        if end <= self.tail_end and size <= _SMALL_BATCH_BYTES:
+            self.tail[position - self.tail_start : end - self.tail_start] = b"".join(pieces)  # type: ignore[index]
+        else:
+            files.write_at(self.fd, pieces, size, position)
+            self._singles = self._singles + 1 if size <= _SMALL_BATCH_BYTES else 0
+            if self._singles >= _SINGLES and self._may_map:
+                self._map_tail(end)
+        segment.size_bytes = end
         if position == 0:
             self.roll_after = batches[0].max_timestamp + self._segment_ms
-        for batch in batches:
-            builder.add(base_offset, position, batch.max_timestamp)
-            base_offset += batch.span
-            position += batch.size
-        self._foresee()
+        # measured: without this look a small batch takes 4.7 us instead of 3.9
+        if due or position == 0 or len(batches) > 1 or batches[0].max_timestamp > self.max_timestamp:
+            builder = self.builder
+            for batch in batches:
+                builder.add(base_offset, position, batch.max_timestamp)
+                base_offset += batch.span
+                position += batch.size
+            self._foresee()
 
     def can_take(self, size: int, last_offset: int) -> bool:
         """Say whether a leader's batches fit into this segment, whatever the settings are: index entries have

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from commitlog.version import __version__
 
-INTERFACE = 3  # as in native/src/module.c, for a clone whose package was built before a change
+INTERFACE = 4  # as in native/src/module.c, for a clone whose package was built before a change
 
 
 def _found() -> tuple[ModuleType | None, str]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from commitlog import notebook
 from commitlog.batches.encode import EncodedBatch, listed
-from commitlog.config import TopicConfig
+from commitlog.batches.format import NO_PRODUCER
+from commitlog.config import IsolationLevel, TopicConfig
 from commitlog.errors import InvalidRecordError, ReadOnlyError, RecordTooLargeError, UnknownPartitionError
 from commitlog.partition import Partition
 from commitlog.partitions.latest import Latest
@@ -44,6 +45,8 @@ class Encoder(Protocol):
         keys: Iterable[Buffer | None] | None = None,
         headers: Iterable[Headers] | None = None,
         timestamps: Iterable[int] | None = None,
+        producer: tuple[int, int, int] = NO_PRODUCER,
+        more_flags: int = 0,
     ) -> tuple[EncodedBatch, ...]:
         """Check records and encode them as one batch."""
 
@@ -93,28 +96,36 @@ class PartitionedTopic(Generic[P_co]):
 
     # --- reading
 
-    def records(self) -> Iterator[ConsumerRecord]:
+    def records(self, *, isolation_level: IsolationLevel = "read_committed") -> Iterator[ConsumerRecord]:
         """Iterate over the records of all partitions, one partition after another."""
         names = (TopicPartition(self.name, number) for number in range(len(self._partitions)))
-        read = (one.consumer_records(name) for one, name in zip(self._partitions, names, strict=True))
+        read = (
+            one.consumer_records(name, isolation_level=isolation_level)
+            for one, name in zip(self._partitions, names, strict=True)
+        )
         return chain.from_iterable(read)
 
-    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, *, isolation_level: IsolationLevel = "read_committed"
+    ) -> pa.Table:
         """Return the records of all partitions as an Arrow table whose first column is `partition`."""
-        return self.to_reader(columns).read_all()
+        return self.to_reader(columns, isolation_level=isolation_level).read_all()
 
-    def to_reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+    def to_reader(
+        self, columns: Sequence[str] | None = None, *, isolation_level: IsolationLevel = "read_committed"
+    ) -> pa.RecordBatchReader:
         """Return the records of all partitions as a stream of Arrow batches, for more than fits in memory.
 
         The first column is `partition`.
         """
         from commitlog.batches import arrow
 
-        return arrow.partitions_reader([one.combined_batches() for one in self._partitions], columns)
+        batches = [one.combined_batches(isolation_level=isolation_level) for one in self._partitions]
+        return arrow.partitions_reader(batches, columns)
 
-    def latest(self) -> Latest:
+    def latest(self, *, isolation_level: IsolationLevel = "read_committed") -> Latest:
         """Return the current value of every key in all partitions; see Partition.latest()."""
-        views = [partition.latest() for partition in self._partitions]
+        views = [partition.latest(isolation_level=isolation_level) for partition in self._partitions]
         values = {key: value for view in views for key, value in view.items()}
         return Latest(values, tuple(view.next_offset for view in views))
 
@@ -223,19 +234,42 @@ class Topic(PartitionedTopic[Partition]):
         All records are checked before any is written, and each partition takes its share all or nothing. If
         the disk fails between two partitions, the first one's share stays appended.
         """
-        columns = [
-            None if column is None else listed(column) for column in (values, keys, headers, timestamps)
-        ]
-        encoded = [
-            (part.number, target, encode_part(target, part))
-            for part in self._parts(columns, partition)
-            for target in [self._writable(part.number)]
-        ]
+        encoded = self.encoded(values, keys, headers, timestamps, partition)
         return {
             number: target.append_encoded(batches, sync=sync)
             for number, target, batches in encoded
             if batches
         }
+
+    def encoded(
+        self,
+        values: Iterable[Buffer | None],
+        keys: Iterable[Buffer | None] | None,
+        headers: Iterable[Headers] | None,
+        timestamps: Iterable[int] | None,
+        partition: int | None,
+        numbering: Callable[[int, Partition], tuple[int, int, int]] = lambda *_: NO_PRODUCER,
+        more_flags: int = 0,
+    ) -> list[tuple[int, Partition, tuple[EncodedBatch, ...]]]:
+        """Check records and encode them: for each partition its number, the partition and its batches.
+
+        `numbering` returns the producer, its epoch and the sequence for a batch of a partition.
+        """
+        if len(self._partitions) == 1 and partition is None:
+            partition = 0
+        if partition is not None:
+            target = self._writable(partition)
+            producer = numbering(partition, target)
+            batches = target.encode(values, keys, headers, timestamps, producer, more_flags)
+            return [(partition, target, batches)]
+        columns = [
+            None if column is None else listed(column) for column in (values, keys, headers, timestamps)
+        ]
+        return [
+            (part.number, target, encode_part(target, part, numbering(part.number, target), more_flags))
+            for part in self._parts(columns, partition)
+            for target in [self._writable(part.number)]
+        ]
 
     def append_arrow(
         self, data: ArrowData, *, partition: int | None = None, sync: bool = False
@@ -245,11 +279,18 @@ class Topic(PartitionedTopic[Partition]):
         Returns the offsets by partition. All records are checked before any is written; if the disk fails
         between two partitions, the first one's share stays appended.
         """
-        encoded = [
-            (number, _encode_arrow(self._writable(number), share, rows))
+        encoded = self.encoded_arrow(data, partition)
+        return {number: target.append_encoded(batches, sync=sync) for number, target, batches in encoded}
+
+    def encoded_arrow(
+        self, data: ArrowData, partition: int | None
+    ) -> list[tuple[int, Partition, tuple[EncodedBatch, ...]]]:
+        """Check Arrow data and encode it: for each partition its number, the partition and its batches."""
+        return [
+            (number, target, _encode_arrow(target, share, rows))
             for number, share, rows in self._arrow_shares(data, partition)
+            for target in [self._writable(number)]
         ]
-        return {number: self._writable(number).append_encoded(one, sync=sync) for number, one in encoded}
 
     def _writable(self, number: int) -> Partition:
         target = self.partition(number)
@@ -323,11 +364,13 @@ def divide(
     ]
 
 
-def encode_part(target: Encoder, part: Part) -> tuple[EncodedBatch, ...]:
+def encode_part(
+    target: Encoder, part: Part, producer: tuple[int, int, int] = NO_PRODUCER, more_flags: int = 0
+) -> tuple[EncodedBatch, ...]:
     """Encode a share of a batch; errors name a record by its number in the whole batch."""
     values, keys, headers, timestamps = part.columns
     try:
-        return target.encode(values or [], keys, headers, timestamps)
+        return target.encode(values or [], keys, headers, timestamps, producer, more_flags)
     except (InvalidRecordError, RecordTooLargeError) as error:
         if part.rows is None:
             raise

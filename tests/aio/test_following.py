@@ -16,6 +16,7 @@ from commitlog.aio.partition import INLINE_BYTES
 from commitlog.aio.reading import INLINE, PIECE
 from commitlog.aio.watcher import watcher
 from commitlog.aio.workers import in_a_worker
+from commitlog.config import IsolationLevel
 from commitlog.errors import CorruptionError, PartitionFailedError
 
 from .running import in_a_loop, outcome, until
@@ -305,9 +306,11 @@ def test_only_a_little_is_read_in_the_event_loop(
             partition, readers = topic.blocking.partition(0), list[bool]()
             read = partition.records
 
-            def records(start: int | None, end: int | None) -> Iterator[commitlog.Record]:
+            def records(
+                start: int | None, end: int | None, *, isolation_level: IsolationLevel
+            ) -> Iterator[commitlog.Record]:
                 readers.append(threading.current_thread() is threading.main_thread())
-                return read(start, end)
+                return read(start, end, isolation_level=isolation_level)
 
             await topic.append(b"first")
             following = topic[0].follow(0)

@@ -216,7 +216,7 @@ def test_bulk_appends_reserve_nothing_and_go_through_a_mapped_tail(tmp_path: Pat
     with commitlog.open(tmp_path / "log") as log:
         partition = log.create_topic("t", config=QUIET).partition(0)
         for _ in range(20):
-            partition.append_many(values(partition.next_offset, partition.next_offset + 5))
+            partition.append_many(values(partition.next_offset, partition.next_offset + 500))
         assert segment_files(tmp_path / "log")[0].stat().st_size == partition.size_bytes
         for count in (3, 700, 2, 6_000):  # the last one goes past the end of the tail
             append_to(partition, partition.next_offset + 7)
@@ -226,6 +226,21 @@ def test_bulk_appends_reserve_nothing_and_go_through_a_mapped_tail(tmp_path: Pat
         path = crash(log, tmp_path / "killed")
     with commitlog.open(path, config=mode("absolute")) as log:
         check_records(open_partition(log), 0, end)
+
+
+def test_small_batches_map_the_tail_as_single_records_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_writer, "_SINGLES", 32)
+    with commitlog.open(tmp_path / "log") as log:
+        partition = log.create_topic("t", config=QUIET).partition(0)
+        for count in range(40):
+            assert (partition._state.writer.tail is not None) == (count >= 32)
+            partition.append_many(values(partition.next_offset, partition.next_offset + 5))
+        check_records(partition, 0, 200)
+        path = crash(log, tmp_path / "killed")
+    with commitlog.open(path, config=mode("absolute")) as log:
+        check_records(open_partition(log), 0, 200)
 
 
 def test_a_preallocated_segment_is_mapped_and_cut_as_well(tmp_path: Path) -> None:
@@ -394,15 +409,15 @@ def test_only_many_single_records_without_a_sync_between_them_map_the_tail(
     monkeypatch.setattr(segment_writer, "_SINGLES", 256)
     with commitlog.open(tmp_path / "log") as log:
         partition = log.create_topic("t", config=QUIET).partition(0)
-        append_to(partition, 256)
+        append_to(partition, 255)
         assert partition._state.writer.tail is None
-        append_to(partition, 257)
+        append_to(partition, 256)
         assert partition._state.writer.tail is not None
         partition.sync()
         assert partition._state.writer.tail is None
-        append_to(partition, 512)
+        append_to(partition, 511)
         assert partition._state.writer.tail is None
-        append_to(partition, 513)
+        append_to(partition, 512)
         assert partition._state.writer.tail is not None
         append_to(partition, 600)
         check_records(partition, 0, 600)

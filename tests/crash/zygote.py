@@ -20,7 +20,7 @@ from typing import IO, NoReturn
 
 import commitlog
 
-MODULES = ("children", "publishers", "sharers")
+MODULES = ("children", "publishers", "sharers", "transaction_kills")
 _MOST = 1 << 16  # bytes of a request
 
 

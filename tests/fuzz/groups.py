@@ -164,6 +164,7 @@ class _Records:
 
     start_offset = 0
     high_watermark = 1
+    has_transactions = False
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)

@@ -15,6 +15,10 @@ from hypothesis import given as drawn
 from replication.test_wire import EVERY
 
 from commitlog import CommitLogError, TopicConfig
+from commitlog.aborted_index import Aborted, AbortedRanges
+from commitlog.batches.encode import Rules, encode
+from commitlog.batches.format import NO_PRODUCER, TRANSACTIONAL
+from commitlog.batches.markers import encode_marker
 from commitlog.partitions.slices import received
 from commitlog.replication.messages import Append, Bytes, Fetched, FetchedPart, Message, ReadBatches, Refused
 from commitlog.replication.refusals import error_of
@@ -95,10 +99,18 @@ class FrameTarget(Target):
             for config in (TopicConfig(), TopicConfig(cleanup_policy="compact", max_message_bytes=20)):
                 accepted(message.data.read(), config, 5)
         elif isinstance(message, ReadBatches) and message.data.size:
-            for records, _ in FetchedSegment(_PEER, message.data.read(), HIGH).record_runs(LOW, HIGH):
+            segment = FetchedSegment(_PEER, message.data.read(), HIGH)
+            aborted = AbortedRanges(message.aborted)
+            for records, _ in segment.record_runs(LOW, HIGH, aborted):
                 for count, _ in enumerate(records):
                     if count > 100_000:
                         raise WrongAnswer("more records than there can be")
+            for batch, _ in segment.combined_batches(LOW, HIGH, aborted=aborted):
+                is_aborted = batch.header.is_transactional and aborted.covers(
+                    batch.header.producer_id, batch.header.base_offset
+                )
+                if len(batch) and is_aborted:
+                    raise WrongAnswer("records of an aborted transaction", batch.header)
         elif isinstance(message, Fetched):
             for part in message.parts:
                 if part.data.size:
@@ -115,17 +127,35 @@ def _examples(kind: type) -> list[Any]:
         found.append(message)
 
     collect()
-    batches = [Bytes(one) for one in segment_seeds()]
+    batches = [Bytes(one) for one in (*segment_seeds(), _transactions())]
     single = [Bytes(one) for one in (segment_seeds()[6], segment_seeds()[7])]
     last = found[-1]
     if kind is Append:
         found += [replace(last, data=data) for data in single]
     elif kind is ReadBatches:
-        found += [replace(last, data=data) for data in batches]
+        found += [replace(last, data=data, aborted=(Aborted(77, LOW, LOW + 4),)) for data in batches]
     elif kind is Fetched:
         parts = [part for one in found for part in one.parts] or [_no_part()]
         found += [Fetched((replace(parts[0], offset=LOW, data=data),)) for data in batches]
     return found
+
+
+def _transactions() -> bytes:
+    """An aborted transaction, one that is committed, and records outside."""
+    rules, offset, found = Rules(TopicConfig()), LOW, b""
+    for producer_id, flags in ((77, TRANSACTIONAL), (78, TRANSACTIONAL), (-1, 0)):
+        producer = (producer_id, 0, 0) if flags else NO_PRODUCER
+        (one,) = encode([b"%d" % flags] * 4, None, None, None, rules, 5, producer, flags)
+        found += b"".join(map(bytes, one.stamped(offset, 0)))
+        offset += 4
+        if flags:
+            marker = encode_marker(
+                producer_id, 0, commits=producer_id == 78, first_offset=offset - 4, timestamp=5
+            )
+            found += b"".join(map(bytes, marker.stamped(offset, 0)))
+            offset += 1
+    (rest,) = encode([b"x"] * (HIGH - offset), None, None, None, rules, 5)
+    return found + b"".join(map(bytes, rest.stamped(offset, 0)))
 
 
 def _no_part() -> FetchedPart:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import sys
 import time
 import weakref
 from collections import deque
@@ -39,7 +40,7 @@ from commitlog import (
     speedups,
     topic,
 )
-from commitlog.batches import columns, format, runs, single
+from commitlog.batches import columns, encode, format, runs, single
 from commitlog.partitions.page import StatePage
 from commitlog.topics import partitioner
 from commitlog.topics.partitioner import HashPartitioner
@@ -545,6 +546,210 @@ def test_byte_strings_are_packed_the_same(items: list[Any], as_tuple: bool) -> N
     assert packed(columns.pack_bytes) == packed(columns.pure_pack_bytes)
 
 
+# --- whole batches -------------------------------------------------------------------------------
+
+lengths = st.sampled_from([0, 1, 2, 7, 8, 9, 90, 255, 256, 65_535, 65_536, 70_000])
+counts = st.integers(1, 20) | st.sampled_from([1, 63, 64, 65, 255, 256, 1_000, 1_023, 1_024, 1_025, 1_100])
+producers = st.sampled_from(
+    [
+        *[format.NO_PRODUCER, (0, 0, 0), (2**63 - 1, 2**15 - 1, 2**31 - 1), (-(2**63), -(2**15), -(2**31))]
+        * 4,
+        *[(2**63, 0, 0), (0, 2**15, 0), (0, 0, 2**31), (True, 0, 0), (1.5, 0, 0), [7, 8, 9], (1, 2)],
+    ]
+)
+RULES = [
+    encode.Rules(config)
+    for config in [
+        TopicConfig(),
+        TopicConfig(max_message_bytes=300),
+        TopicConfig(cleanup_policy="compact"),
+        TopicConfig(message_timestamp_type="LogAppendTime"),
+        TopicConfig(compression_type="zstd"),
+    ]
+]
+
+
+class Bytes(bytes):
+    """What encode() takes, too, but not the compiled part of it."""
+
+
+class Items(list[Any]):
+    """A list that may do anything."""
+
+
+@st.composite
+def column_of(draw: Any, count: int) -> list[Any]:
+    """So many strings and nulls: a few of any length, and then the same short one again and again."""
+    content = st.builds(lambda length, byte: bytes([byte]) * length, lengths, st.integers(0, 255))
+    kind = draw(
+        st.sampled_from([content, st.none() | content, st.none(), st.just(b""), st.binary(max_size=9)])
+    )
+    first = draw(st.lists(kind, max_size=12))
+    found: list[Any] = (first + [draw(strategies.optional)] * count)[:count]
+    if draw(st.integers(0, 9)) == 0:
+        found[draw(st.integers(0, count - 1))] = draw(odd | st.just(Bytes(b"other")))
+    return found
+
+
+def described(function: Callable[..., Any], *args: Any) -> Any:
+    """The batch that encode() returns, or what it raises, as text."""
+    try:
+        found = function(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return [
+        (one.crc, b"".join(one.parts), one.size, one.span, one.max_timestamp, one.producer) for one in found
+    ]
+
+
+@given(
+    st.data(),
+    counts,
+    st.sampled_from(RULES),
+    producers,
+    st.sampled_from([0, 0, 16, 16, 16, 48, 64, 1, 2**16]),
+)
+def test_batches_are_encoded_the_same(
+    data: Any, count: int, rules: encode.Rules, producer: Any, more_flags: int
+) -> None:
+    values, keys = data.draw(column_of(count)), data.draw(st.none() | column_of(count))
+    kind = data.draw(st.sampled_from([list, list, list, tuple, tuple, Items]))
+    now_ms = data.draw(strategies.timestamps | st.sampled_from([-1, 2**63]))
+    given_columns = kind(values), None if keys is None else kind(keys), None, None
+    arguments = *given_columns, rules, now_ms, producer, more_flags
+    assert described(encode.encode, *arguments) == described(encode.pure_encode, *arguments)
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=1_100))
+def test_values_of_any_length_are_encoded_the_same(values: list[bytes]) -> None:
+    arguments = values, None, None, None, RULES[0], 77
+    assert described(encode.encode, *arguments) == described(encode.pure_encode, *arguments)
+
+
+def test_a_checksum_and_the_bytes_are_what_is_written_without_the_compiled_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_batches = [
+        ([b"%d" % row for row in range(count)], [None, b"k", b""] * count, (5, 1, 0))
+        for count in range(1, 200)
+    ]
+    found = [
+        described(encode.encode, values, keys[: len(values)], None, None, RULES[0], 77, producer, 16)
+        for values, keys, producer in given_batches
+    ]
+    monkeypatch.setattr(encode, "pack_bytes", columns.pure_pack_bytes)
+    monkeypatch.setattr(columns, "pack_bytes", columns.pure_pack_bytes)
+    monkeypatch.setattr(encode, "crc32c", crc32c)
+    assert found == [
+        described(encode.pure_encode, values, keys[: len(values)], None, None, RULES[0], 77, producer, 16)
+        for values, keys, producer in given_batches
+    ]
+
+
+def plain_batch(values: Any, keys: Any = None, **other: Any) -> Any:
+    """What the compiled function makes of these records, with plain settings unless others are given."""
+    settings = {"now": 77, "flags": 16, "producer": (5, 1, 0), "keyed": False, "most_bytes": 1 << 20, **other}
+    return native.encode_plain(values, keys, *settings.values())
+
+
+@pytest.mark.parametrize(
+    ("values", "keys"),
+    [
+        ([b"v"], None),
+        ((b"v", None), [b"k", b""]),
+        ([None] * 1_024, (None,) * 1_024),
+        ([b"v" * 65_536] * 2, [b"k" * 65_536] * 2),
+    ],
+    ids=["one", "a tuple and a list", "the most records", "the most bytes"],
+)
+def test_a_plain_batch_is_encoded_without_python(
+    values: Any, keys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode, "pure_encode", pytest.fail)
+    (batch,) = encode.encode(values, keys, None, None, RULES[0], 77)
+    assert (batch.span, batch.max_timestamp, batch.producer) == (len(values), 77, format.NO_PRODUCER)
+
+
+@pytest.mark.parametrize(
+    ("values", "keys", "other"),
+    [
+        ([], None, {}),
+        ([b"v", "text"], None, {}),
+        ([b"v", bytearray(b"w")], None, {}),
+        ([b"v", memoryview(b"w")], None, {}),
+        ([b"v", Bytes(b"w")], None, {}),
+        ([b"v", 5], None, {}),
+        ([b"v"], ["k"], {}),
+        ([b"v"], [Bytes(b"k")], {}),
+        (Items([b"v"]), None, {}),
+        (iter([b"v"]), None, {}),
+        (b"v", None, {}),
+        (None, None, {}),
+        ([b"v"], Items([b"k"]), {}),
+        ([b"v"], b"k", {}),
+        ([b"v"], [], {}),
+        ([b"v"], [b"k", b"k"], {}),
+        ([b"v"] * 1_025, None, {}),
+        ([b"v" * 65_536] * 2 + [b"v"], None, {}),
+        ([None] * 3, [b"k" * 65_536] * 2 + [b"k"], {}),
+        ([b"v", b"w"], None, {"keyed": True}),
+        ([b"v", b"w"], [b"k", None], {"keyed": True}),
+        ([b"v", b"w" * 5], [b"k", b""], {"most_bytes": 5}),
+        ([b"v"], None, {"most_bytes": 2**63}),
+        ([b"v"], None, {"flags": 1}),
+        ([b"v"], None, {"flags": format.DELETE_HORIZON}),
+        ([b"v"], None, {"flags": 2**16}),
+        ([b"v"], None, {"flags": -1}),
+        ([b"v"], None, {"now": -1}),
+        ([b"v"], None, {"now": 2**63}),
+        ([b"v"], None, {"now": True}),
+        ([b"v"], None, {"now": np.int64(7)}),
+        ([b"v"], None, {"producer": None}),
+        ([b"v"], None, {"producer": (1, 2)}),
+        ([b"v"], None, {"producer": (1, "2", 3)}),
+        ([b"v"], None, {"producer": (2**63, 0, 0)}),
+        ([b"v"], None, {"producer": (0, 2**15, 0)}),
+        ([b"v"], None, {"producer": (0, 0, 2**31)}),
+    ],
+)
+def test_what_is_no_plain_batch_is_left_to_python(values: Any, keys: Any, other: dict[str, Any]) -> None:
+    assert plain_batch(values, keys, **other) is None
+
+
+def test_records_of_exactly_the_largest_size_are_encoded() -> None:
+    assert plain_batch([b"1234", b""], [b"5", b"12345"], most_bytes=9) is not None
+    assert (
+        plain_batch([b"1234", b""], [b"5", b"12345"], most_bytes=8) is None
+    )  # none is larger, but one may be
+    rules = encode.Rules(TopicConfig(max_message_bytes=5))
+    assert len(encode.encode([b"1234", b""], [b"5", b"12345"], None, None, rules, 77)) == 1
+
+
+def test_without_memory_nothing_is_encoded_and_nothing_kept() -> None:
+    testcapi: Any = pytest.importorskip("_testcapi")
+    values, keys = [b"v" * 600, None, b"w"], [b"key" * 100, b"", None]
+    held = values, keys, values[0], keys[0]  # the rest is shared with the whole interpreter
+    before = [sys.getrefcount(one) for one in held]
+    expected, packed, failures = plain_batch(values, keys), native.pack_strings(values), 0
+    for function, arguments, result in (
+        (native.encode_plain, (values, keys, 77, 16, (5, 1, 0), False, 1 << 20), expected),
+        (native.pack_strings, (values,), packed),
+    ):
+        for allocation in range(12):
+            testcapi.set_nomemory(allocation, allocation + 1)
+            try:
+                found = function(*arguments)
+            except MemoryError:
+                found = MemoryError
+            finally:
+                testcapi.remove_mem_hooks()
+            failures += found is MemoryError
+            assert found is MemoryError or found == result
+    assert failures > 4
+    del arguments
+    assert [sys.getrefcount(one) for one in held] == before
+
+
 # --- records -------------------------------------------------------------------------------------
 
 
@@ -714,6 +919,7 @@ def test_no_list_is_seen_before_it_is_filled() -> None:
         (lambda: native.divide_by_key([b"k" * 129], [[b"v"]], 4, len(b"no function")), TypeError),
         (lambda: native.divide_by_key([b"k" * 129], [[b"v"]], 4, lambda key: -1), OverflowError),
         (lambda: native.divide_by_key([b"k" * 129], [[b"v"]], 4, bytes), TypeError),
+        (lambda: native.encode_plain([b"v"], None), TypeError),
         (lambda: native.single_append(print, print, None, int, -1, 0), TypeError),
         (lambda: native.single_append(print, print, None, 5, 0, 0), TypeError),
         (lambda: native.single_append(print, print, None, int, 0, 0)(b"v"), AttributeError),
@@ -802,6 +1008,10 @@ def test_no_call_keeps_memory_or_its_buffer(mapped: Partition, log: CommitLog) -
             outcome(send, log_topic, b"value", 5)
             native.pack_strings([b"a", b"bc"] * 20)
             native.pack_strings((b"a", 5))
+            native.pack_strings((b"a", None))
+            native.encode_plain([b"a", None] * 20, [b"k", b"key"] * 20, 77, 16, (5, 1, 0), False, 100)
+            native.encode_plain([b"a", None], [b"k", b"key"], 77, 16, (5, 1, 0), False, 1)
+            native.encode_plain([b"a", 5], None, 77, 16, (5, 1, 0), False, 100)
             native.divide_by_key([b"a", b"b" * 200] * 3, [[b"v"] * 6, None], 3, hash_long)
             native.divide_by_key([b"a", None], [[b"v"] * 2], 3, hash_long)
             native.take_records(ConsumerRecord, [], consumer_records(3), 2)

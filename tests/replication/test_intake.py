@@ -13,7 +13,8 @@ from property.strategies import columns
 
 from commitlog import RecordBatch, TopicConfig
 from commitlog.batches.encode import EncodedBatch, Rules, encode, encode_empty, numbered, retimed
-from commitlog.batches.format import PUBLISHED
+from commitlog.batches.format import PUBLISHED, TRANSACTIONAL
+from commitlog.batches.markers import encode_marker
 from commitlog.errors import (
     CommitLogError,
     ConfigError,
@@ -83,6 +84,10 @@ WRONG: dict[str, tuple[Callable[[], EncodedBatch], TopicConfig, type[CommitLogEr
         PLAIN, ConfigError),
     "a time that is not its own": (
         lambda: retimed(encoded([b"x", b"y"], timestamps=[1, 9]), 4), PLAIN, CorruptionError),
+    "the flag of a transaction": (
+        lambda: numbered(encoded([b"x"]), (7, 0, 0), TRANSACTIONAL), PLAIN, InvalidRecordError),
+    "a marker": (
+        lambda: encode_marker(7, 0, commits=False, first_offset=0, timestamp=NOW), PLAIN, InvalidRecordError),
     "a negative time": (lambda: retimed(encoded([b"x"]), -1), PLAIN, InvalidRecordError),
 }  # fmt: skip
 

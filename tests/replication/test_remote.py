@@ -569,7 +569,7 @@ def test_what_could_be_read_is_waited_for_when_another_leader_does_not_know_it_y
         mark = behind.pop(0)
         whole = message.offset < mark
         found = read_batches(partition, replace(message, max_bytes=1 << 20 if whole else 0))
-        reply(replace(found, high_watermark=mark))
+        reply(replace(found, high_watermark=mark, last_stable_offset=mark))
         return True
 
     node.intercept = intercept
@@ -752,17 +752,14 @@ def test_what_was_damaged_is_not_handed_out(both: tuple[Partition, RemotePartiti
     fill(partition, 1000)
 
     def damage(message: Message, reply: Reply) -> bool:
-        def replace(answer: Message) -> None:
+        def damaged(answer: Message) -> None:
             if isinstance(answer, ReadBatches) and answer.data.size:
                 raw = bytearray(answer.data.read())
                 raw[len(raw) // 2] ^= 1
-                answer = ReadBatches(
-                    answer.start_offset, answer.next_offset, answer.high_watermark, answer.durable_offset,
-                    answer.end_offset, Bytes(raw),
-                )  # fmt: skip
+                answer = replace(answer, data=Bytes(raw))
             reply(answer)
 
-        node.service.handle(message, replace)
+        node.service.handle(message, damaged)
         return True
 
     node.intercept = damage

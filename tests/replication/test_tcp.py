@@ -128,7 +128,7 @@ def test_large_and_small_answers_go_over_one_connection(make_transport: MakeTran
 
     def serve(message: Message, reply: Reply) -> None:
         assert isinstance(message, Read)
-        reply(ReadBatches(0, 0, 0, 0, message.offset, Bytes(blocks[message.offset])))
+        reply(ReadBatches(0, 0, 0, 0, 0, message.offset, Bytes(blocks[message.offset])))
 
     address = make_transport().serve(serve)
     client = make_transport()
@@ -179,7 +179,7 @@ def test_a_file_that_is_shorter_than_was_said_ends_the_connection(
 ) -> None:
     path = tmp_path / "segment"
     path.write_bytes(b"short")
-    answer = ReadBatches(0, 0, 0, 0, 0, InFile(path, 0, 100))
+    answer = ReadBatches(0, 0, 0, 0, 0, 0, InFile(path, 0, 100))
     server = make_transport()
     address = server.serve(lambda message, reply: reply(answer))
     assert ask(make_transport(), address, question()) is None
@@ -230,7 +230,7 @@ def test_an_answer_above_the_frame_limit_is_refused_and_the_connection_lives(
     make_transport: MakeTransport,
 ) -> None:
     server = make_transport(max_frame_bytes=10_000)
-    address = server.serve(lambda message, reply: reply(ReadBatches(0, 0, 0, 0, 0, Bytes(bytes(20_000)))))
+    address = server.serve(lambda message, reply: reply(ReadBatches(0, 0, 0, 0, 0, 0, Bytes(bytes(20_000)))))
     client = make_transport()
     for _ in range(2):
         answer = ask(client, address, question())
@@ -447,7 +447,7 @@ def test_many_requests_and_large_answers_at_once_within_tls(
     block = os.urandom(1_000_000)
     tls = authority.tls()
     address = make_transport(tls=tls).serve(
-        lambda message, reply: reply(ReadBatches(0, 0, 0, 0, 0, Bytes(block)))
+        lambda message, reply: reply(ReadBatches(0, 0, 0, 0, 0, 0, Bytes(block)))
     )
     client = make_transport(tls=tls)
     answers = Answers()
@@ -601,7 +601,7 @@ def test_a_frame_above_the_limit_ends_the_connection_before_it_is_received(
     server = make_transport(max_frame_bytes=1000)
     address = server.serve(echo)
     with greeted(address) as sock:
-        sock.sendall(frame(ReadBatches(0, 0, 0, 0, 0, Bytes(bytes(2000))))[:24])
+        sock.sendall(frame(ReadBatches(0, 0, 0, 0, 0, 0, Bytes(bytes(2000))))[:24])
         assert receive_to_end(sock) == b""
     wait_until(lambda: server.counts.dropped == 1)
     assert "max_frame_bytes is 1000" in caplog.text
@@ -679,7 +679,7 @@ def test_who_does_not_read_is_dropped_before_much_waits_for_it(
 ) -> None:
     block = Bytes(bytes(1 << 20))
     server = make_transport(max_waiting_bytes=8 << 20)
-    address = server.serve(lambda message, reply: reply(ReadBatches(0, 0, 0, 0, 0, block)))
+    address = server.serve(lambda message, reply: reply(ReadBatches(0, 0, 0, 0, 0, 0, block)))
     client = make_transport()
     with greeted(address) as sock:
         try:
@@ -703,7 +703,7 @@ def test_who_reads_late_gets_everything_whole(
 
     def serve(message: Message, reply: Reply) -> None:
         assert isinstance(message, Read)
-        reply(ReadBatches(0, 0, 0, 0, message.offset, Bytes(blocks[message.offset % len(blocks)])))
+        reply(ReadBatches(0, 0, 0, 0, 0, message.offset, Bytes(blocks[message.offset % len(blocks)])))
 
     tls = authority.tls() if secure else None
     server = make_transport(tls=tls)
@@ -729,7 +729,9 @@ def test_who_stops_reading_is_dropped_after_a_while(
     make_transport: MakeTransport, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = make_transport(stall_timeout_ms=FEW_MS)
-    address = server.serve(lambda message, reply: reply(ReadBatches(0, 0, 0, 0, 0, Bytes(bytes(20 << 20)))))
+    address = server.serve(
+        lambda message, reply: reply(ReadBatches(0, 0, 0, 0, 0, 0, Bytes(bytes(20 << 20))))
+    )
     with greeted(address) as sock:
         sock.sendall(frame(question()))
         wait_until(lambda: server.counts.dropped == 1)

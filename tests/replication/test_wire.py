@@ -13,6 +13,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commitlog.aborted_index import Aborted
 from commitlog.errors import FrameTooLargeError, NotLeaderError, ProtocolError
 from commitlog.record import TopicPartition
 from commitlog.replication import cluster, commands, messages
@@ -52,6 +53,7 @@ fetch_parts = st.builds(messages.FetchPart, names, texts, ints, ints, ints, ints
 fetched_parts = st.builds(
     FetchedPart, names, ints, ints, st.none() | refusals, ints, ints, st.none() | epoch_ends, ints, data
 )
+aborted = st.builds(Aborted, counts, counts, counts)
 configs = st.dictionaries(texts, scalars, max_size=4)
 topics = st.builds(
     messages.DescribedTopic,
@@ -103,9 +105,11 @@ EVERY: dict[type, st.SearchStrategy[Any]] = {
     Submit: st.builds(Submit, submitted, texts),
     Append: st.builds(Append, names, texts, st.sampled_from([1, "all"]), counts, data, st.booleans()),
     Appended: st.builds(Appended, ints, ints),
-    messages.Read: st.builds(messages.Read, names, texts, ints, counts, counts, st.booleans()),
-    ReadBatches: st.builds(ReadBatches, ints, ints, ints, ints, ints, data),
-    messages.FindOffset: st.builds(messages.FindOffset, names, texts, ints),
+    messages.Read: st.builds(messages.Read, names, texts, ints, counts, counts, st.booleans(), st.booleans()),
+    ReadBatches: st.builds(
+        ReadBatches, ints, ints, ints, ints, ints, ints, data, st.booleans(), several(aborted)
+    ),
+    messages.FindOffset: st.builds(messages.FindOffset, names, texts, ints, st.booleans()),
     messages.FoundOffset: st.builds(messages.FoundOffset, st.none() | ints),
     messages.Join: st.builds(
         messages.Join, st.builds(commands.JoinNode, ints, texts, st.booleans(), texts, known), texts
@@ -201,6 +205,15 @@ def test_a_frame_that_is_cut_off_or_goes_on_is_no_message(draw: Any) -> None:
 
 
 APPENDED = 10
+
+
+def answer_with(aborted: list[Any]) -> dict[str, Any]:
+    """The header of a ReadBatches."""
+    offsets = ("start", "next", "last_stable", "durable", "end")
+    named = {f"{one}_offset": 0 for one in offsets}
+    return {**named, "high_watermark": 0, "data": 0, "has_transactions": True, "aborted": aborted}
+
+
 MALFORMED = {
     "no JSON": (APPENDED, b"{"),
     "not UTF-8": (APPENDED, b'{"start": "\xff"}'),
@@ -231,10 +244,14 @@ MALFORMED = {
             "max_bytes": -1,
             "max_wait_ms": 0,
             "any_replica": False,
+            "committed": True,
         },
     ),
-    "a partition below 0": (13, {"name": ["t", -1], "topic_id": "", "timestamp": 0}),
-    "a name of three": (13, {"name": ["t", 0, 0], "topic_id": "", "timestamp": 0}),
+    "a partition below 0": (13, {"name": ["t", -1], "topic_id": "", "timestamp": 0, "committed": True}),
+    "a name of three": (13, {"name": ["t", 0, 0], "topic_id": "", "timestamp": 0, "committed": True}),
+    "an aborted transaction of a producer below 0": (12, answer_with([[-1, 0, 1]])),
+    "an aborted transaction without a marker": (12, answer_with([[1, 0]])),
+    "too many aborted transactions": (12, answer_with([[1, 0, 1]] * (messages.MOST_ABORTED + 1))),
     "a key that comes twice": (
         6,
         {"cluster_id": "", "version": 0, "nodes": [[1, "a"], [1, "b"]], "topics": []},
@@ -283,8 +300,15 @@ def test_an_unknown_kind_is_refused(kind: int) -> None:
         parsed(forged(kind, {}))
 
 
+def test_as_many_aborted_transactions_as_there_can_be_fit_into_a_header() -> None:
+    last = (1 << 63) - 1
+    aborted = tuple(Aborted(last - number, last, last) for number in range(messages.MOST_ABORTED))
+    message = ReadBatches(last, last, last, last, last, last, has_transactions=True, aborted=aborted)
+    assert parsed(raw(message))[1] == message
+
+
 def test_a_message_above_the_limit_is_neither_sent_nor_taken() -> None:
-    message = ReadBatches(0, 0, 0, 0, 0, Bytes(bytes(1000)))
+    message = ReadBatches(0, 0, 0, 0, 0, 0, Bytes(bytes(1000)))
     with pytest.raises(FrameTooLargeError):
         wire.encode(message, wire.ANSWER, 1, 1000)
     with pytest.raises(FrameTooLargeError):

@@ -439,12 +439,10 @@ def test_a_poll_that_failed_has_taken_nothing(
     for name in ("record_runs", "combined_batches"):
         real: Callable[..., Iterator[Any]] = getattr(Segment, name)
 
-        def failing(
-            self: Segment, start: int, end: int, real: Any = real, **name: TopicPartition
-        ) -> Iterator[Any]:
+        def failing(self: Segment, *bounds: Any, real: Any = real, **more: Any) -> Iterator[Any]:
             if self.path == second and left:
                 raise left.pop()
-            return real(self, start, end, **name)
+            return real(self, *bounds, **more)
 
         monkeypatch.setattr(Segment, name, failing)
     seen: list[tuple[int, int]] = []

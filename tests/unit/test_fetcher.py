@@ -238,8 +238,8 @@ def test_records_trimmed_in_the_middle_of_a_read_are_passed_over(
     real_runs, real_batches = Segment.record_runs, Segment.combined_batches
 
     def trims(real: Any) -> Any:
-        def reading(self: Segment, start: int, end: int, **name: Any) -> Iterator[Any]:
-            yield from real(self, start, end, **name)
+        def reading(self: Segment, *bounds: Any, **more: Any) -> Iterator[Any]:
+            yield from real(self, *bounds, **more)
             if self.base_offset == 0:
                 small.trim_before(ends[2])
 
@@ -263,11 +263,11 @@ def test_records_trimmed_as_a_read_begins_are_passed_over(
     left = [40]
 
     def trimming(real: Any) -> Any:
-        def reading(*args: Any) -> Any:
-            pieces = real(*args) if when == "read" else None
+        def reading(*args: Any, **more: Any) -> Any:
+            pieces = real(*args, **more) if when == "read" else None
             if left:
                 small.trim_before(left.pop())
-            return pieces if when == "read" else real(*args)
+            return pieces if when == "read" else real(*args, **more)
 
         return reading
 
@@ -317,8 +317,8 @@ def test_a_truncation_in_the_middle_of_a_read_leaves_what_follows_readable(
     real = Segment.record_runs
     once = [True]
 
-    def truncates(self: Segment, start: int, stop: int, **name: Any) -> Iterator[Any]:
-        yield from real(self, start, stop, **name)
+    def truncates(self: Segment, *bounds: Any, **more: Any) -> Iterator[Any]:
+        yield from real(self, *bounds, **more)
         if once:
             once.clear()
             small.truncate_from(end)
@@ -417,10 +417,10 @@ def fails_once(monkeypatch: pytest.MonkeyPatch, base_offset: int, failure: BaseE
     for name in ("record_runs", "combined_batches"):
         real: Callable[..., Iterator[Any]] = getattr(Segment, name)
 
-        def failing(self: Segment, start: int, end: int, real: Any = real, **name: Any) -> Iterator[Any]:
+        def failing(self: Segment, *bounds: Any, real: Any = real, **more: Any) -> Iterator[Any]:
             if self.base_offset == base_offset and left:
                 raise left.pop()
-            return real(self, start, end, **name)
+            return real(self, *bounds, **more)
 
         monkeypatch.setattr(Segment, name, failing)
 

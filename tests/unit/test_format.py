@@ -154,7 +154,7 @@ def test_an_impossible_size_is_refused(raw: bytes, size_field: int) -> None:
         format.check(resealed(changed), 0, len(changed), "x.log")
 
 
-@pytest.mark.parametrize("bit", [4, 5, 7, 8, 9, 10, 11, 15])
+@pytest.mark.parametrize("bit", [7, 8, 9, 10, 11, 15])
 def test_a_flag_from_the_future_is_refused_as_such(raw: bytes, bit: int) -> None:
     with pytest.raises(UnsupportedFormatError, match=r"x\.log, byte 640"):
         format.check(with_flags(raw, 1 << bit), 0, len(raw), "x.log", 640)

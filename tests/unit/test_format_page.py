@@ -9,8 +9,10 @@ from struct import unpack_from
 import pytest
 from crc32c import crc32c
 
-from commitlog import Record, RecordBatch
-from commitlog.batches.format import HEADER_BYTES, BatchHeader
+from commitlog import Record, RecordBatch, aborted_index
+from commitlog.aborted_index import Aborted
+from commitlog.batches.format import HEADER_BYTES, BatchHeader, check
+from commitlog.batches.markers import encode_marker, first_offset_of
 from commitlog.partitions.epochs import EpochHistory, EpochStart, from_text
 from commitlog.partitions.page import NAME, SIZE_BYTES, Checkpoint, StatePage
 
@@ -27,8 +29,8 @@ def places(text: str) -> dict[str, int]:
     return {name: int(place) for place, name in re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE)}
 
 
-def example() -> bytes:
-    (block,) = re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL)
+def example(heading: str = "Body") -> bytes:
+    (block,) = re.findall(r"```hex\n(.*?)```", section(heading), re.DOTALL)
     return bytes.fromhex("".join(line.split("  ", 1)[1] for line in block.splitlines()))
 
 
@@ -40,6 +42,31 @@ def test_the_hex_example_decodes_to_the_records_the_page_names() -> None:
         Record(44, 1700000000250, b"alice", None),
     ]
     assert batch.size_bytes == len(example())
+
+
+def test_the_hex_example_of_a_marker_is_the_one_the_page_names() -> None:
+    raw = example("Markers")
+    header = check(raw, 0, len(raw), "format.md")
+    assert header.is_marker and header.commits
+    assert (header.base_offset, header.producer_id, header.producer_epoch) == (44, 7, 5)
+    assert first_offset_of(header, raw, 0) == 42
+    marker = encode_marker(7, 5, commits=True, first_offset=42, timestamp=1700000000000)
+    assert b"".join(marker.stamped(44, 0)) == raw
+
+
+def test_the_table_of_aborted_transactions_is_true(tmp_path: Path) -> None:
+    log, entry = str(tmp_path / f"{0:020d}.log"), Aborted(7, 42, 44)
+    aborted_index.store(log, [entry], (4000, 45))
+    raw = Path(aborted_index.path_beside(log)).read_bytes()
+    sizes = [
+        int(size)
+        for size in re.findall(r"^\|[\w ]*\| [iu](\d+) \|", section("Indexes").partition("###")[2], re.M)
+    ]
+    assert sizes == [64, 64, 32, 32, 64, 64, 64, 32, 32] and sum(sizes) == 8 * len(raw)
+    size, end, count, crc, *entry_fields, entry_crc, zero = unpack_from("<QQIIqqqII", raw)
+    assert (size, end, count, tuple(entry_fields), zero) == (4000, 45, 1, entry, 0)
+    assert entry_crc == crc32c(raw[24:48])
+    assert crc == crc32c(raw[:20] + bytes(4), crc32c(raw[24:]))
 
 
 def test_the_example_of_leader_epochs_is_one() -> None:
@@ -69,6 +96,7 @@ def written(tmp_path: Path) -> tuple[StatePage, bytes]:
     page.publish_append(180, 4800)
     page.publish_high_watermark(160)
     page.publish_gone()
+    page.publish_transactions(140, aborts=3)
     page.publish_durable(130)
     page.sync()
     return page, (tmp_path / NAME).read_bytes()
@@ -80,11 +108,12 @@ def test_the_table_of_live_words_has_each_word_in_its_place(written: tuple[State
     found = {name: unpack_from("<q", raw, place)[0] for name, place in table.items()}
     assert found.pop("magic").to_bytes(8, "little") == b"CLSTATE1"
     assert (found.pop("held") - 1, found.pop("held_next")) == page.left_by_the_dead == (4000, 170)
+    assert found.pop("undecided") - 2 == page.undecided_offset == 140
     assert found == {name: getattr(page, name) for name in found}
     assert found == {
         "generation": 2, "start_offset": 110, "next_offset": 180, "high_watermark": 160,
         "durable_offset": 130, "end_position": 4800, "base_offset": 100, "clean_offset": 120,
-        "has_producers": 1, "truncations": 6, "gone": 1,
+        "has_producers": 1, "truncations": 6, "gone": 1, "aborts": 3,
     }  # fmt: skip
     assert sorted(table.values()) == list(range(0, 8 * len(table), 8))
     assert len(raw) == SIZE_BYTES and not any(raw[8 * len(table) : 512])

@@ -265,7 +265,7 @@ def test_a_healthy_log_says_so(log: CommitLog) -> None:
     log.create_topic("t")
     health = log.health()
     assert health.ok
-    assert {task.name for task in health.tasks} == {"flusher", "retention", "cleaner"}
+    assert {task.name for task in health.tasks} == {"flusher", "retention", "transactions", "cleaner"}
     assert health.failed_partitions == ()
 
 

@@ -10,6 +10,7 @@ from helpers import fill, stage
 
 import commitlog
 from commitlog import CommitLog, LogMetrics, Partition, PartitionFailedError, TopicPartition, files
+from commitlog.errors import UnfinishedTransactionError
 from commitlog.locks import ProcessLock
 from commitlog.partitions.counters import (
     SYNC_BOUNDS,
@@ -18,6 +19,8 @@ from commitlog.partitions.counters import (
     PartitionMetrics,
     WriteMetrics,
 )
+from commitlog.transactions.coordinator import TransactionMetrics
+from commitlog.transactions.state_log import TransactionLog
 
 CONFIG = {"segment_bytes": 1_000, "flush_ms": -1, "file_delete_delay_ms": 0, "index_interval_bytes": 100}
 
@@ -217,7 +220,7 @@ def test_a_log_tells_of_all_its_partitions_groups_and_handles(log: CommitLog, sm
     ]  # fmt: skip
     assert [(one.group_id, one.partitions[0].lag) for one in found.groups] == [("billing", 40)]
     assert found.segments_mapped > 0
-    assert {task.name for task in found.health.tasks} == {"flusher", "retention", "cleaner"}
+    assert {task.name for task in found.health.tasks} == {"flusher", "retention", "cleaner", "transactions"}
     assert found.health.ok
 
 
@@ -262,7 +265,7 @@ def test_a_reader_tells_where_partitions_and_groups_stand(log: CommitLog, small:
 def without_counts(found: PartitionMetrics) -> PartitionMetrics:
     return PartitionMetrics(
         found.topic, found.partition, found.start_offset, found.next_offset, found.durable_offset,
-        found.high_watermark, found.segments, found.size_bytes,
+        found.high_watermark, found.last_stable_offset, found.segments, found.size_bytes,
     )  # fmt: skip
 
 
@@ -285,6 +288,80 @@ def test_a_reader_that_may_not_write_tells_of_no_groups(
         found = reading.metrics()
     assert found.groups == ()
     assert [one.topic for one in found.partitions] == ["orders-eu"]
+
+
+def test_transactions_are_counted_by_how_they_ended(log: CommitLog, small: Partition) -> None:
+    with log.transaction() as txn:
+        txn.append("orders-eu", b"one")
+    producer = log.producer(transactional_id="billing")
+    producer.begin_transaction()
+    producer.send("orders-eu", b"two")
+    producer.flush()
+    producer.abort_transaction()
+    assert log.metrics().transactions == TransactionMetrics(
+        open=0, committed=1, aborted=1, timed_out=0, oldest_ms=0
+    )
+    producer.begin_transaction()
+    producer.send("orders-eu", b"three")
+    producer.flush()
+    found = log.metrics()
+    assert (found.transactions.open, found.transactions.committed) == (1, 1)
+    assert found.transactions.oldest_ms >= 0
+    (seen,) = [one for one in found.partitions if one.topic == "orders-eu"]
+    assert (seen.last_stable_offset, seen.high_watermark) == (4, 5)
+    producer.commit_transaction()
+    assert log.metrics().transactions.open == 0
+    assert small.metrics().last_stable_offset == 6
+
+
+def test_a_reader_tells_of_the_transactions_that_others_have_open(log: CommitLog, small: Partition) -> None:
+    producer = log.producer(transactional_id="billing")
+    producer.begin_transaction()
+    producer.send("orders-eu", b"x", timestamp=5_000)
+    producer.flush()
+    with commitlog.open(log.path, mode="r") as reading:
+        found = reading.metrics().transactions
+        assert (found.open, found.committed, found.aborted) == (1, 0, 0)
+        assert found.oldest_ms > 1_000_000  # the record says that it is from 1970
+        producer.commit_transaction()
+        assert reading.metrics().transactions.open == 0
+
+
+def test_a_transaction_that_only_lacks_markers_is_not_open(
+    log: CommitLog, small: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic("other")
+
+    def broken(*args: Any, **more: Any) -> None:
+        raise OSError(errno.EIO, "a broken disk")
+
+    with monkeypatch.context() as patch, pytest.raises(UnfinishedTransactionError), log.transaction() as txn:
+        txn.append("orders-eu", b"one")
+        txn.append("other", b"two")
+        patch.setattr(Partition, "end_transaction", broken)
+    assert small.last_stable_offset == 0 < small.high_watermark
+    assert (log.metrics().transactions.open, log.metrics().transactions.committed) == (0, 1)
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_the_metrics_of_transactions_read_no_file_where_none_is_open(
+    log: CommitLog, small: Partition, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(small, 50)
+    with log.transaction() as txn:
+        txn.append("orders-eu", b"one")
+    reading = log if mode == "w" else commitlog.open(log.path, mode="r")
+    reading.metrics()
+
+    def opened(*args: Any) -> Any:
+        raise AssertionError("a file was opened")
+
+    for name in ("map_file", "open_same"):
+        monkeypatch.setattr(files, name, opened)
+    monkeypatch.setattr(TransactionLog, "_catch_up", opened)
+    assert reading.metrics().transactions.open == 0
+    if reading is not log:
+        reading.close()
 
 
 def test_a_topic_that_was_deleted_is_left_out(log: CommitLog, small: Partition) -> None:

@@ -55,8 +55,31 @@ def test_a_scrape_tells_where_partitions_stand(exporter: Exporter, partition: Pa
     assert found["commitlog_partition_next_offset", place] == 51
     assert found["commitlog_partition_durable_offset", place] == 50
     assert found["commitlog_partition_high_watermark", place] == 51
+    assert found["commitlog_partition_last_stable_offset", place] == 51
     assert found["commitlog_partition_segments", place] == len(partition.segments)
     assert found["commitlog_partition_bytes", place] == partition.size_bytes
+
+
+def test_a_scrape_tells_of_transactions(exporter: Exporter, log: CommitLog, partition: Partition) -> None:
+    producer = log.producer(transactional_id="billing")
+    for commit in (True, False, None):
+        producer.begin_transaction()
+        producer.send("orders", b"x", key=b"k")
+        producer.flush()
+        if commit is not None:
+            (producer.commit_transaction if commit else producer.abort_transaction)()
+    found = scrape(exporter)
+    assert found["commitlog_transactions_open", ()] == 1
+    assert found["commitlog_transactions_oldest_seconds", ()] >= 0
+    assert found["commitlog_transactions_committed_total", ()] == 1
+    assert found["commitlog_transactions_aborted_total", ()] == 1
+    assert found["commitlog_transactions_timed_out_total", ()] == 0
+    assert found["commitlog_partition_last_stable_offset", ("orders", "0")] == 54
+    assert found["commitlog_partition_high_watermark", ("orders", "0")] == 55
+    with commitlog.open(log.path, mode="r") as reading, serve(reading, port=0) as other:
+        seen = scrape(other)
+    assert seen["commitlog_transactions_open", ()] == 1
+    assert ("commitlog_transactions_committed_total", ()) not in seen
 
 
 def test_counters_end_in_total_and_grow(exporter: Exporter, partition: Partition) -> None:

@@ -301,7 +301,7 @@ def test_a_log_that_is_truncated_between_two_looks_of_a_reader_and_grows_again_i
             writer.truncate_from(3)
         return real(self)
 
-    def read(segment: Segment, start: int, end: int) -> Iterator[tuple[int, int]]:
+    def read(segment: Segment, start: int, end: int, _: object) -> Iterator[tuple[int, int]]:
         for batch in segment.batches_from(0, end):
             if batch.next_offset > start:
                 yield batch.base_offset, batch.next_offset
@@ -309,7 +309,7 @@ def test_a_log_that_is_truncated_between_two_looks_of_a_reader_and_grows_again_i
             writer.append_many([b"new"] * 10)
 
     monkeypatch.setattr(type(source), "layout", truncated_first)
-    assert list(source.pieces(0, 10, read)) == [0, 3]
+    assert list(source.pieces(0, 10, read, committed=True)) == [0, 3]
 
 
 @pytest.mark.parametrize("who", ["writer", "reader"])

@@ -24,10 +24,11 @@ from commitlog.aio.partition import Partition
 from commitlog.aio.producer import Producer
 from commitlog.aio.reading import Following, Pieces
 from commitlog.aio.topic import Topic
+from commitlog.aio.transaction import Transaction
 
 __all__ = [
     "CommitLog", "Consumer", "Following", "Opening", "Partition", "Pieces", "Producer", "RebalanceListener",
-    "Topic", "connect", "open",
+    "Topic", "Transaction", "connect", "open",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

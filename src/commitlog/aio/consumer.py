@@ -17,12 +17,12 @@ from commitlog.aio.workers import Job, Workers, end_of, in_a_worker, to_the_end
 from commitlog.batches.batch import RecordBatch
 from commitlog.clients import consumer as blocking
 from commitlog.clients import session
-from commitlog.clients.consumer import Committable
 from commitlog.clients.fetcher import Place
 from commitlog.clients.positions import OffsetAndTimestamp
 from commitlog.config import ConsumerConfig
 from commitlog.errors import ClosedError, CommitLogError
 from commitlog.groups.member import GroupMetadata
+from commitlog.groups.offsets import Committable
 from commitlog.record import ConsumerRecord, TopicPartition
 from commitlog.tasks import TaskHealth
 
@@ -353,7 +353,8 @@ class Consumer:
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._changed.wait())]
         if places:
             ends = [(place.partition, place.fetched) for place in places]
-            waits.append(asyncio.ensure_future(watcher.wait(ends)))
+            committed = self.config.isolation_level == "read_committed"
+            waits.append(asyncio.ensure_future(watcher.wait(ends, committed=committed)))
         seconds = min(seconds, consumer.seconds_to_duties)
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -373,6 +374,10 @@ class Consumer:
     async def committed(self, partition: tuple[str, int]) -> int | None:
         """Return the offset that the group has committed for a partition, or None."""
         return await self._call(self.blocking.committed, partition)
+
+    async def positions(self) -> dict[TopicPartition, int]:
+        """Return the position in each assigned partition that has one: what commit() commits."""
+        return await self._call(self.blocking.positions)
 
     async def group_metadata(self) -> GroupMetadata:
         """Return the consumer's identity in its group, for programs that store offsets with their results."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Literal, Self, Unpack
 from weakref import WeakSet
 
@@ -13,6 +14,7 @@ from commitlog.aio.consumer import Consumer
 from commitlog.aio.opening import Opening, opened
 from commitlog.aio.producer import LoopProducer, Producer
 from commitlog.aio.topic import Topic
+from commitlog.aio.transaction import Transaction
 from commitlog.aio.watcher import watcher
 from commitlog.aio.workers import in_a_worker, to_the_end, whole, workers
 from commitlog.clients.quotas import Quota
@@ -23,6 +25,7 @@ from commitlog.metrics import LogMetrics
 from commitlog.progress import Progress
 from commitlog.record import TopicPartition
 from commitlog.topics.topic_set import Mode
+from commitlog.transactions.coordinator import TransactionDescription
 
 
 def open(
@@ -127,6 +130,25 @@ class CommitLog:
             return consumer
 
         return Opening(make)
+
+    # --- transactions
+
+    def transaction(self, *, sync: bool = False) -> Transaction:
+        """Append to several partitions, all or nothing: commits at the end of the block, aborts if it raises.
+
+        `async with log.transaction() as txn: await txn.append("orders", b"3 apples", key=b"alice")`. With
+        `sync` the commit survives a power cut.
+        """
+        begin = partial(self.blocking.transaction, sync=sync)
+        return Transaction(begin, exclusive=self.blocking.exclusive)
+
+    async def transactions(self) -> list[TransactionDescription]:
+        """Return the last transaction of every transactional id, and those that are open without one."""
+        return await in_a_worker(self.blocking.transactions)
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Abort the open transaction of an id, whoever owns it; TransactionStateError if there is none."""
+        await whole(self.blocking.abort_transaction, transactional_id)
 
     # --- consumer groups
 

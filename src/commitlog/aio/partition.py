@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,7 @@ from commitlog.aio.watcher import watcher
 from commitlog.aio.workers import Workers, whole, workers
 from commitlog.batches.batch import RecordBatch
 from commitlog.compaction import CompactionReport
+from commitlog.config import IsolationLevel, reads_committed
 from commitlog.errors import CommitLogError
 from commitlog.partition import Partition as BlockingPartition
 from commitlog.partitions.latest import Latest
@@ -48,40 +50,83 @@ class ReadablePartition:
 
     # --- reading what is there
 
-    def records(self, start: int | None = None, end: int | None = None) -> Pieces[Record]:
+    def records(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_committed",
+    ) -> Pieces[Record]:
         """Iterate over the records with offsets in [start, end)."""
-        return Pieces(lambda: self.blocking.records(start, end), by=self._workers)
+        begin = partial(self.blocking.records, start, end, isolation_level=isolation_level)
+        return Pieces(begin, by=self._workers)
 
     def __aiter__(self) -> Pieces[Record]:
         return self.records()
 
-    def batches(self, start: int | None = None, end: int | None = None) -> Pieces[RecordBatch]:
+    def batches(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_committed",
+    ) -> Pieces[RecordBatch]:
         """Iterate over batches, cut to [start, end)."""
-        return Pieces(lambda: self.blocking.batches(start, end), 1, self._workers)
+        begin = partial(self.blocking.batches, start, end, isolation_level=isolation_level)
+        return Pieces(begin, 1, self._workers)
 
     def to_reader(
-        self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_committed",
     ) -> Pieces[pa.RecordBatch]:
         """Iterate over [start, end) as Arrow batches, for more than fits in memory."""
-        return Pieces(lambda: iter(self.blocking.to_reader(start, end, columns)), 1, self._workers)
+        begin = partial(self.blocking.to_reader, start, end, columns, isolation_level=isolation_level)
+        return Pieces(lambda: iter(begin()), 1, self._workers)
 
     async def to_arrow(
-        self, start: int | None = None, end: int | None = None, columns: Sequence[str] | None = None
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        isolation_level: IsolationLevel = "read_committed",
     ) -> pa.Table:
         """Return [start, end) as an Arrow table over the mapped files; small batches are combined."""
-        return await self._workers.in_a_worker(self.blocking.to_arrow, start, end, columns)
+        return await self._workers.in_a_worker(
+            self.blocking.to_arrow, start, end, columns, isolation_level=isolation_level
+        )
 
-    async def get(self, offset: int) -> Record | None:
-        """Return the record at `offset`; None if compaction removed it."""
-        return await self._workers.in_a_worker(self.blocking.get, offset)
+    async def get(self, offset: int, *, isolation_level: IsolationLevel = "read_committed") -> Record | None:
+        """Return the record at `offset`; None if compaction removed it, it was aborted, or it is a marker."""
+        return await self._workers.in_a_worker(self.blocking.get, offset, isolation_level=isolation_level)
 
-    async def latest(self) -> Latest:
+    async def latest(self, *, isolation_level: IsolationLevel = "read_committed") -> Latest:
         """Return the current value of every key, whether or not compaction has run."""
-        return await self._workers.in_a_worker(self.blocking.latest)
+        return await self._workers.in_a_worker(self.blocking.latest, isolation_level=isolation_level)
 
-    async def offset_for_timestamp(self, timestamp: int) -> int | None:
+    async def offset_for_timestamp(
+        self, timestamp: int, *, isolation_level: IsolationLevel = "read_committed"
+    ) -> int | None:
         """Return the first offset whose record is not earlier than `timestamp`; None if there is none."""
-        return await self._workers.in_a_worker(self.blocking.offset_for_timestamp, timestamp)
+        return await self._workers.in_a_worker(
+            self.blocking.offset_for_timestamp, timestamp, isolation_level=isolation_level
+        )
+
+    async def count_records(
+        self, start: int, end: int | None = None, *, isolation_level: IsolationLevel = "read_committed"
+    ) -> int:
+        """Return how many records a reader finds in [start, end), from the headers of their batches alone."""
+        return await self._workers.in_a_worker(
+            self.blocking.count_records, start, end, isolation_level=isolation_level
+        )
+
+    async def lag(self, offset: int, *, isolation_level: IsolationLevel = "read_committed") -> int:
+        """Return how far a reader at `offset` is behind, in records if few are left, otherwise in offsets."""
+        return await self._workers.in_a_worker(self.blocking.lag, offset, isolation_level=isolation_level)
 
     async def verify(self) -> VerifyReport:
         """Check everything and list the damage."""
@@ -89,35 +134,43 @@ class ReadablePartition:
 
     # --- reading what arrives
 
-    async def wait_for(self, offset: int) -> None:
+    async def wait_for(self, offset: int, *, isolation_level: IsolationLevel = "read_committed") -> None:
         """Wait until `offset` can be read, or the partition is closed."""
-        await watcher.wait([(self.blocking, offset)], until_truncated=False)
+        committed = reads_committed(isolation_level)
+        await watcher.wait([(self.blocking, offset)], committed=committed, until_truncated=False)
 
-    def follow(self, from_offset: int | None = None) -> Following[Record]:
+    def follow(
+        self, from_offset: int | None = None, *, isolation_level: IsolationLevel = "read_committed"
+    ) -> Following[Record]:
         """Iterate over the records from an offset on (by default from now on), and over those that arrive."""
+        end_offset = partial(self.blocking.end_offset, isolation_level)
 
         def read(offset: int, wanted: int) -> tuple[list[Record], int]:
-            end = self.blocking.high_watermark
+            end = end_offset()
             found: list[Record] = []
             try:
-                found.extend(islice(self.blocking.records(offset, end), wanted))
+                rows = self.blocking.records(offset, end, isolation_level=isolation_level)
+                found.extend(islice(rows, wanted))
             except CommitLogError:
                 if not found:
                     raise
                 return found, found[-1].offset + 1
             if len(found) == wanted:
                 return found, found[-1].offset + 1
-            return found, min(end, self.blocking.high_watermark)  # it may have been truncated meanwhile
+            return found, min(end, end_offset())  # it may have been truncated meanwhile
 
-        return self._following(from_offset, read, lambda one: one.offset + 1)
+        return self._following(from_offset, read, lambda one: one.offset + 1, isolation_level)
 
-    def follow_batches(self, from_offset: int | None = None) -> Following[RecordBatch]:
+    def follow_batches(
+        self, from_offset: int | None = None, *, isolation_level: IsolationLevel = "read_committed"
+    ) -> Following[RecordBatch]:
         """Iterate over batches from an offset on (by default from now on), and over those that arrive."""
+        end_offset = partial(self.blocking.end_offset, isolation_level)
 
         def read(offset: int, wanted: int) -> tuple[list[RecordBatch], int]:
-            end, found, size = self.blocking.high_watermark, list[RecordBatch](), 0
+            end, found, size = end_offset(), list[RecordBatch](), 0
             try:
-                for batch in self.blocking.combined_batches(offset, end):
+                for batch in self.blocking.combined_batches(offset, end, isolation_level=isolation_level):
                     found.append(batch)
                     size += batch.unpacked_bytes
                     if size >= _BATCH_BYTES:
@@ -126,28 +179,31 @@ class ReadablePartition:
                 if not found:
                     raise
                 return found, found[-1].next_offset
-            return found, min(end, self.blocking.high_watermark)
+            return found, min(end, end_offset())
 
-        return self._following(from_offset, read, lambda one: one.next_offset)
+        return self._following(from_offset, read, lambda one: one.next_offset, isolation_level)
 
     def _following(
-        self, offset: int | None, read: Read[Item], end_of: Callable[[Item], int]
+        self,
+        offset: int | None,
+        read: Read[Item],
+        end_of: Callable[[Item], int],
+        isolation_level: IsolationLevel,
     ) -> Following[Item]:
+        end_offset = partial(self.blocking.end_offset, isolation_level)
         if offset is None and self.blocking.is_at_hand:
-            offset = self.blocking.high_watermark
-        return Following(offset, self._end, self._waiting(), read, end_of, self._workers)
+            offset = end_offset()
+        begin = partial(self._workers.in_a_worker, end_offset)
+        return Following(offset, begin, self._waiting(isolation_level), read, end_of, self._workers)
 
-    async def _end(self) -> int:
-        return await self._workers.in_a_worker(lambda: self.blocking.high_watermark)
-
-    def _waiting(self) -> Callable[[int], Awaitable[bool]]:
+    def _waiting(self, isolation_level: IsolationLevel) -> Callable[[int], Awaitable[bool]]:
         """Return what a follower waits with: see Following."""
-        return self._wait
+        return partial(self._wait, isolation_level)
 
-    async def _wait(self, offset: int) -> bool:
+    async def _wait(self, isolation_level: IsolationLevel, offset: int) -> bool:
         partition = self.blocking
-        await watcher.wait([(partition, offset)])
-        if partition.has_ended and partition.high_watermark <= offset:
+        await watcher.wait([(partition, offset)], committed=reads_committed(isolation_level))
+        if partition.has_ended and partition.end_offset(isolation_level) <= offset:
             partition.check_goes_on()
         size = partition.known_bytes_after(offset)
         return size is not None and size <= INLINE_BYTES
@@ -180,6 +236,16 @@ class Partition(ReadablePartition):
     def high_watermark(self) -> int:
         """Readers stop here; next_offset if there are no replicas."""
         return self.blocking.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the oldest open transaction, or the high watermark: where readers stop."""
+        return self.blocking.last_stable_offset
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether there ever was a transaction here; markers then take offsets, too."""
+        return self.blocking.has_transactions
 
     # --- appending
 

@@ -7,12 +7,12 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from functools import partial
 from typing import Any, Protocol, Self
 
 from commitlog.aio.partition import is_quick
-from commitlog.aio.workers import Job, Workers, workers
+from commitlog.aio.workers import Job, Workers, to_the_end, workers
 from commitlog.clients import producer as blocking
 from commitlog.clients.accumulator import Accumulator, NotNow
 from commitlog.clients.producer import TopicSource
@@ -25,9 +25,13 @@ from commitlog.clients.producer_batch import (
 )
 from commitlog.clients.rate_limit import Throttle
 from commitlog.config import ProducerConfig
-from commitlog.errors import BufferFullError, ClosedError
-from commitlog.record import Headers
+from commitlog.errors import BufferFullError, ClosedError, TransactionAbortedError, TransactionStateError
+from commitlog.groups.member import GroupMetadata
+from commitlog.groups.offsets import Committable
+from commitlog.record import Headers, TopicPartition
 from commitlog.tasks import TaskHealth
+from commitlog.transactions.coordinator import Owner
+from commitlog.transactions.transaction import Transaction
 
 _logger = logging.getLogger("commitlog.aio")
 _RECORD_BYTES = 64  # counted besides key, value and headers
@@ -39,6 +43,19 @@ class Log(TopicSource, Protocol):
     @property
     def exclusive(self) -> bool:
         """Whether this process is the only writer; then topic() does not wait."""
+
+    def own(self, config: ProducerConfig) -> Owner:
+        """Take over the transactional id of a producer."""
+
+
+class OffsetSource(Protocol):
+    """The part of a consumer that send_offsets() needs."""
+
+    async def positions(self) -> Mapping[TopicPartition, int]:
+        """Return where the consumer goes on in each partition."""
+
+    async def group_metadata(self) -> GroupMetadata:
+        """Return its identity in its group."""
 
 
 class WaitingRecord(RecordFuture):
@@ -176,10 +193,14 @@ class LoopProducer(blocking.Producer):
     """A producer whose sender is an event loop: what may take time is left to the background thread.
 
     With linger_ms=0, the records that are sent in one turn of the loop become a batch. A record waits if the
-    buffer is full, and while a worker looks for its topic.
+    buffer is full, and while a worker looks for its topic. What begins or ends a transaction is for a worker.
     """
 
-    def __init__(self, log: Log, config: ProducerConfig, throttle: Throttle) -> None:
+    owns_at_once = False  # a worker does
+
+    def __init__(
+        self, log: Log, config: ProducerConfig, throttle: Throttle, owner: Owner | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._finds_topics_at_once = log.exclusive
         self._waiting: dict[str, OrderedDict[WaitingRecord, None]] = {}  # by topic, in order
@@ -187,7 +208,8 @@ class LoopProducer(blocking.Producer):
         self._ending = False  # whether new records are refused
         self._turn_ends = False  # whether the batches of this turn are handed over at its end
         self._passes = False  # whether the record that is being sent has waited already
-        super().__init__(log, config, throttle)
+        self._take_over = partial(log.own, config)
+        super().__init__(log, config, throttle, owner)
         self._appends_each = False
 
     # --- what the blocking producer would wait for
@@ -204,6 +226,8 @@ class LoopProducer(blocking.Producer):
     ) -> RecordFuture:
         if self._ending:
             raise ClosedError("the producer")
+        if self.config.transactional_id is not None:  # now, not once there is room
+            self._check_sendable(self.config.transactional_id)
         return super()._send(topic, value, key, headers, partition, timestamp, on_delivery)
 
     def _send_bytes(self, topic: str, value: bytes | None, key: bytes | None, *rest: Any) -> RecordFuture:
@@ -252,7 +276,7 @@ class LoopProducer(blocking.Producer):
                 self._task.wake()
 
     def _is_quick(self, lane: Accumulator) -> bool:
-        if self._throttle.is_limited:
+        if self._throttle.is_limited or self._owner is not None:  # a transaction may wait for its commit
             return False
         size, config = sum(batch.size_bytes for batch in list(lane.ready)), self.config
         compression, numbered = config.compression_type, config.enable_idempotence
@@ -356,6 +380,7 @@ class LoopProducer(blocking.Producer):
     def _refuse(self, record: WaitingRecord, problem: Exception) -> None:
         if not record.cancelled():
             record.refuse(problem)
+            self._undelivered = self._undelivered or problem
             if record.on_delivery is None:
                 self._lost = self._lost or problem
 
@@ -364,7 +389,7 @@ class LoopProducer(blocking.Producer):
         if problem is None:
             self._send_waiting()
             return
-        for record in self._waiting.pop(topic):
+        for record in self._waiting.pop(topic, ()):
             self._refuse(record, problem if isinstance(problem, Exception) else RuntimeError(repr(problem)))
 
     async def all_sent(self) -> None:
@@ -372,6 +397,41 @@ class LoopProducer(blocking.Producer):
         rooms = [record.room for records in self._waiting.values() for record in records]
         if rooms:
             await asyncio.wait(rooms)
+
+    # --- transactions
+
+    def take_id(self) -> None:
+        """In a worker: take the transactional id over, if there is one that is not taken."""
+        if self._owner is None and self.config.transactional_id is not None:
+            self._owner = self._take_over()
+            self.producer_id = self._owner.producer_id
+
+    def _transactional(self) -> Owner:
+        self._check_not_forked()
+        self.take_id()
+        return super()._transactional()
+
+    def _check_sendable(self, transactional_id: str) -> None:
+        outside = "send() outside a transaction; call begin_transaction() first"
+        if self._owner is None:
+            raise TransactionStateError(transactional_id, outside)
+        self._open_transaction(outside)
+
+    def refuse_waiting(self) -> None:
+        """Refuse the records that wait: their transaction is about to be aborted."""
+        reason = "abort_transaction() was called"
+        for records in list(self._waiting.values()):
+            for record in list(records):
+                del records[record]
+                self._refuse(record, TransactionAbortedError(self.config.transactional_id or "", reason))
+        self._loop.call_soon(self._send_waiting)
+
+    @property
+    def last_transaction(self) -> Transaction | None:
+        """The transaction that began last."""
+        return self._transaction
+
+    # --- the end
 
     def take_no_more(self) -> None:
         """Refuse new records; those that wait are still sent, but not tried again if the disk is full."""
@@ -394,6 +454,10 @@ class Producer:
     `await producer.send(...)` returns where the record is stored. Without `await`, send() costs what it costs
     in commitlog.Producer, and returns a future to await later. If the buffer is full, the record waits for
     room; send() raises BufferFullError if too many wait that nobody awaits. Callbacks run in the event loop.
+
+    With a transactional_id, records are sent in transactions: `async with producer.transaction():`, or
+    begin_transaction() and commit_transaction(). `async with` takes the id over, otherwise the first
+    transaction does.
     """
 
     def __init__(self, underneath: LoopProducer) -> None:
@@ -401,7 +465,11 @@ class Producer:
         self._thread = Workers(1)  # what it waits for may take long
         self.send = underneath.send
         self.config = underneath.config
-        self.producer_id = underneath.producer_id
+
+    @property
+    def producer_id(self) -> int:
+        """The id in its batches; with a transactional_id, that of the next transaction."""
+        return self._underneath.producer_id
 
     def __repr__(self) -> str:
         return repr(self._underneath).replace("Producer", "aio.Producer", 1)
@@ -411,6 +479,58 @@ class Producer:
         await self._underneath.all_sent()
         await self._thread.whole(self._underneath.flush)
 
+    # --- transactions
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, *, sync: bool | None = None) -> AsyncIterator[Self]:
+        """Make a block a transaction: commit at its end, abort if it raises or is cancelled."""
+        before = self._underneath.last_transaction
+        try:
+            await self.begin_transaction()
+            yield self
+            await self.commit_transaction(sync=sync)
+        except BaseException:
+            begun = self._underneath.last_transaction
+            if begun is not None and begun is not before and begun.is_open:
+                self._underneath.refuse_waiting()
+                await to_the_end(self._thread.begin(self._underneath.abort_transaction))
+            raise
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction; everything sent from here on belongs to it."""
+        await self._thread.whole(self._underneath.begin_transaction)
+
+    async def commit_transaction(self, *, sync: bool | None = None) -> None:
+        """Deliver everything sent and commit it; committing again after that is fine.
+
+        With `sync` the commit survives a power cut; that is the default with acks="all". An error that says
+        nothing else means that the transaction is still open: abort it.
+        """
+        await self._underneath.all_sent()
+        await self._thread.whole(self._underneath.commit_transaction, sync=sync)
+
+    async def abort_transaction(self) -> None:
+        """Discard everything sent since begin_transaction(); TransactionStateError if it is committed."""
+        self._underneath.refuse_waiting()
+        await self._thread.whole(self._underneath.abort_transaction)
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, Committable], group_metadata: GroupMetadata
+    ) -> None:
+        """Commit the offsets of a consumer group with the transaction.
+
+        `group_metadata` is what consumer.group_metadata() returned: CommitFailedError if the group has moved
+        on since.
+        """
+        await self._thread.whole(self._underneath.send_offsets_to_transaction, offsets, group_metadata)
+
+    async def send_offsets(self, consumer: OffsetSource) -> None:
+        """Commit the positions of a consumer with the transaction, instead of consumer.commit()."""
+        positions = await consumer.positions()
+        await self.send_offsets_to_transaction(positions, await consumer.group_metadata())
+
+    # --- the end
+
     async def close(self) -> None:
         """Deliver everything sent, and stop. Closing twice is fine."""
         self._underneath.take_no_more()
@@ -418,6 +538,12 @@ class Producer:
         await self._thread.whole(self._underneath.close)
 
     async def __aenter__(self) -> Self:
+        if self.config.transactional_id is not None:
+            try:
+                await self._thread.whole(self._underneath.take_id)
+            except BaseException:
+                await self.close()
+                raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

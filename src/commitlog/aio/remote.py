@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self, Unpack
 
 from commitlog.aio.opening import Opening, opened
 from commitlog.aio.partition import ReadablePartition
 from commitlog.aio.topic import ReadableTopic
 from commitlog.aio.workers import Workers, to_the_end, workers
-from commitlog.config import TopicConfig
+from commitlog.config import IsolationLevel, ProducerSettings, TopicConfig
 from commitlog.record import ArrowData, Buffer, Headers
 from commitlog.replication.messages import Acks
 from commitlog.replication.remote import remote_log, remote_partition
@@ -102,6 +102,14 @@ class RemoteLog:
         """Delete a topic and its records."""
         await self._workers.whole(self.blocking.delete_topic, name)
 
+    def producer(self, **settings: Unpack[ProducerSettings]) -> NoReturn:
+        """Raise ConfigError: producers and transactions need the process that has the log."""
+        self.blocking.producer(**settings)
+
+    def transaction(self, *, sync: bool = False) -> NoReturn:
+        """Raise ConfigError: transactions need the process that has the log."""
+        self.blocking.transaction(sync=sync)
+
     async def close(self) -> None:
         """End all connections. Those who follow a partition get a ClosedError. Idempotent."""
         await to_the_end(workers.begin(self.blocking.close))  # its own may all wait for an answer
@@ -178,9 +186,9 @@ class RemotePartition(ReadablePartition):
     def __init__(self, partition: remote_partition.RemotePartition, by: Workers) -> None:
         super().__init__(partition, by)
 
-    async def offsets(self) -> tuple[int, int]:
+    async def offsets(self, *, isolation_level: IsolationLevel = "read_committed") -> tuple[int, int]:
         """Return the first offset that may be read, and the one at which readers stop."""
-        return await self._workers.in_a_worker(self.blocking.readable_range)
+        return await self._workers.in_a_worker(self.blocking.readable_range, isolation_level=isolation_level)
 
     async def append(
         self,
@@ -222,12 +230,12 @@ class RemotePartition(ReadablePartition):
         """Append the columns value, key, timestamp and headers of Arrow data as one batch."""
         return await self._workers.whole(self.blocking.append_arrow, data, sync=sync, acks=acks)
 
-    async def wait_for(self, offset: int) -> None:
+    async def wait_for(self, offset: int, *, isolation_level: IsolationLevel = "read_committed") -> None:
         """Wait until `offset` can be read. A request waits at the leader, and no thread here."""
-        await _LongPoll(self.blocking, self._workers).wait(offset)
+        await self._waiting(isolation_level)(offset)
 
-    def _waiting(self) -> Callable[[int], Awaitable[bool]]:
-        return _LongPoll(self.blocking, self._workers).wait
+    def _waiting(self, isolation_level: IsolationLevel) -> Callable[[int], Awaitable[bool]]:
+        return _LongPoll(self.blocking, isolation_level, self._workers).wait
 
 
 Answer = bool | Exception | None
@@ -238,8 +246,11 @@ class _LongPoll:
     cancelled and comes again, it waits for the same.
     """
 
-    def __init__(self, partition: remote_partition.RemotePartition, by: Workers) -> None:
+    def __init__(
+        self, partition: remote_partition.RemotePartition, isolation_level: IsolationLevel, by: Workers
+    ) -> None:
         self._partition = partition
+        self._isolation_level: IsolationLevel = isolation_level
         self._workers = by
         self._offset = -1
         self._answer: asyncio.Future[Answer] | None = None
@@ -268,7 +279,7 @@ class _LongPoll:
 
         def ask() -> None:
             try:
-                self._partition.ask_when_readable(offset, answered)
+                self._partition.ask_when_readable(offset, answered, isolation_level=self._isolation_level)
             except Exception as error:
                 answered(error)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from commitlog.aio.partition import Partition, ReadablePartition, is_quick, size_of
 from commitlog.aio.reading import Pieces
 from commitlog.aio.turns import give_way
 from commitlog.aio.workers import Workers, whole, workers
-from commitlog.config import TopicConfig
+from commitlog.config import IsolationLevel, TopicConfig
 from commitlog.partition import Partition as BlockingPartition
 from commitlog.partitions.latest import Latest
 from commitlog.record import ArrowData, Buffer, ConsumerRecord, Headers
@@ -71,21 +72,28 @@ class ReadableTopic(Generic[P_co]):
 
     # --- reading
 
-    def records(self) -> Pieces[ConsumerRecord]:
+    def records(self, *, isolation_level: IsolationLevel = "read_committed") -> Pieces[ConsumerRecord]:
         """Iterate over the records of all partitions, one partition after another."""
-        return Pieces(self.blocking.records, by=self._workers)
+        return Pieces(partial(self.blocking.records, isolation_level=isolation_level), by=self._workers)
 
-    def to_reader(self, columns: Sequence[str] | None = None) -> Pieces[pa.RecordBatch]:
+    def to_reader(
+        self, columns: Sequence[str] | None = None, *, isolation_level: IsolationLevel = "read_committed"
+    ) -> Pieces[pa.RecordBatch]:
         """Iterate over the records of all partitions as Arrow batches; the first column is `partition`."""
-        return Pieces(lambda: iter(self.blocking.to_reader(columns)), 1, self._workers)
+        begin = partial(self.blocking.to_reader, columns, isolation_level=isolation_level)
+        return Pieces(lambda: iter(begin()), 1, self._workers)
 
-    async def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+    async def to_arrow(
+        self, columns: Sequence[str] | None = None, *, isolation_level: IsolationLevel = "read_committed"
+    ) -> pa.Table:
         """Return the records of all partitions as an Arrow table whose first column is `partition`."""
-        return await self._workers.in_a_worker(self.blocking.to_arrow, columns)
+        return await self._workers.in_a_worker(
+            self.blocking.to_arrow, columns, isolation_level=isolation_level
+        )
 
-    async def latest(self) -> Latest:
+    async def latest(self, *, isolation_level: IsolationLevel = "read_committed") -> Latest:
         """Return the current value of every key in all partitions."""
-        return await self._workers.in_a_worker(self.blocking.latest)
+        return await self._workers.in_a_worker(self.blocking.latest, isolation_level=isolation_level)
 
 
 class Topic(ReadableTopic[Partition]):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from commitlog.bells import FIRST_PAUSE, LONGEST_PAUSE, Bell, Listener
 from commitlog.errors import CommitLogError
@@ -25,21 +26,35 @@ _POLL_SECONDS = 0.005  # the same where there are no bells
 _logger = logging.getLogger("commitlog.aio")
 
 
+class _Ends(NamedTuple):
+    """The offsets below which there is a record, or an error, to get: for readers of committed records, for
+    those of all records, and for replicas.
+    """
+
+    stable: float
+    readable: float
+    stored: float
+
+
 class _Wait:
-    """A coroutine that waits until one of several partitions has a record."""
+    """A coroutine that waits until one of several partitions has a record for readers of a level."""
 
-    __slots__ = ("future", "loop", "places", "until_truncated")
+    __slots__ = ("committed", "future", "loop", "places", "until_truncated")
 
-    def __init__(self, places: Iterable[Place], *, until_truncated: bool) -> None:
+    def __init__(self, places: Iterable[Place], *, committed: bool, until_truncated: bool) -> None:
         self.places = dict(places)
+        self.committed = committed
         self.until_truncated = until_truncated
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
 
-    def is_over(self, partition: LogReader, end: float) -> bool:
-        """Say whether what it waits for in a partition, which ends at `end`, has come."""
+    def is_over(self, partition: LogReader, ends: _Ends) -> bool:
+        """Say whether what it waits for in a partition, which ends there, has come."""
         offset = self.places[partition]
-        return offset < end or (self.until_truncated and offset > end)
+        if offset < (ends.stable if self.committed else ends.readable):
+            return True
+        # an offset above what can be read may lie in an open transaction
+        return self.until_truncated and offset > ends.stored
 
 
 class _Watched:
@@ -56,16 +71,17 @@ class _Watched:
 
     def ready(self) -> list[_Wait]:
         """Return the waits that are over."""
-        end = _end_of(self.partition)
-        return [wait for wait in self.waits if wait.is_over(self.partition, end)]
+        ends = _ends_of(self.partition)
+        return [wait for wait in self.waits if wait.is_over(self.partition, ends)]
 
 
-def _end_of(partition: LogReader) -> float:
-    """Return the offset below which there is a record, or an error, to get."""
+def _ends_of(partition: LogReader) -> _Ends:
     try:
-        return math.inf if partition.has_ended else partition.high_watermark
+        if not partition.has_ended:
+            return _Ends(partition.last_stable_offset, partition.high_watermark, partition.next_offset)
     except Exception:  # whoever reads gets it
-        return math.inf
+        pass
+    return _Ends(math.inf, math.inf, math.inf)
 
 
 class Watcher:
@@ -83,12 +99,14 @@ class Watcher:
         self._watched: dict[LogReader, _Watched] = {}  # the thread's own, as the next
         self._taken: list[_Wait] = []
 
-    async def wait(self, places: Iterable[Place], *, until_truncated: bool = True) -> None:
+    async def wait(
+        self, places: Iterable[Place], *, committed: bool = True, until_truncated: bool = True
+    ) -> None:
         """Wait until one of the partitions has a record at its offset, or cannot be read any more, or ends
-        before that offset because it was truncated.
+        before that offset because it was truncated. If `committed`, what is not decided is no record.
         """
-        wait = _Wait(places, until_truncated=until_truncated)
-        if any(one.is_at_hand and wait.is_over(one, _end_of(one)) for one in wait.places):
+        wait = _Wait(places, committed=committed, until_truncated=until_truncated)
+        if any(one.is_at_hand and wait.is_over(one, _ends_of(one)) for one in wait.places):
             return
         with self._lock:
             if not self._running:

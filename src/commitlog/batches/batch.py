@@ -201,6 +201,12 @@ class RecordBatch:
         if any(column.has_bytes_of_nulls() for column in columns):
             raise CorruptionError(self._path, self.position, "a null that has bytes")
 
+    def without_records(self) -> RecordBatch:
+        """Return the batch as one that only takes its offsets."""
+        part = RecordBatch(self.header, self._buffer, self._path, self.position, self._body, self._body_bytes)
+        part._high = 0
+        return part
+
     def slice(self, start: int, end: int) -> RecordBatch:
         """Return the records with offsets in [start, end), sharing this batch's buffer."""
         if start <= self.base_offset and end >= self.next_offset:

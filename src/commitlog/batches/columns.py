@@ -100,8 +100,8 @@ def _native_pack_bytes(items: Sequence[Buffer | None], what: str) -> BytesColumn
     packed = native.pack_strings(items)
     if packed is None:
         return pure_pack_bytes(items, what)
-    form, constant, lengths, blob = packed
-    return BytesColumn(IntColumn(form, constant, lengths), NO_NULLS, b"", blob)
+    form, constant, lengths, nulls, bitmap, blob = packed
+    return BytesColumn(IntColumn(form, constant, lengths), nulls, bitmap, blob)
 
 
 pack_bytes = pure_pack_bytes if native is None else _native_pack_bytes

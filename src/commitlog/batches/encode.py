@@ -43,6 +43,7 @@ from commitlog.batches.format import (
     MAX_HEADERS,
     MAX_RECORDS,
     NO_PRODUCER,
+    STAMP,
     stamp,
 )
 from commitlog.batches.single import encode_one, shapes_for
@@ -50,6 +51,7 @@ from commitlog.checksum import crc32c
 from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, InvalidRecordError, RecordTooLargeError
 from commitlog.record import Buffer, Headers
+from commitlog.speedups import native
 
 if TYPE_CHECKING:
     from commitlog.batches.batch import RecordBatch
@@ -62,6 +64,7 @@ _ZEROS = IntColumn(CONSTANT, 0, b"")
 NO_STRINGS = BytesColumn(_ZEROS, ALL_NULL, b"", b"")
 IN_A_SEGMENT = "bytes on disk (segment_bytes)"  # for BatchTooLargeError, where no segment holds a batch
 _OFFSET_BYTES = 4  # of a record, at most
+_JOINED_BYTES = 4096  # measured: up to here, one copy costs less than a checksum and a write of each part
 
 
 class EncodedBatch:
@@ -171,7 +174,7 @@ def _header_sizes(headers: HeaderColumns, count: int) -> Int64s:
     return np.diff(sums[ends], prepend=0)
 
 
-def encode(
+def pure_encode(
     values: Iterable[Buffer | None],
     keys: Iterable[Buffer | None] | None,
     headers: Iterable[Headers] | None,
@@ -179,6 +182,7 @@ def encode(
     rules: Rules,
     now_ms: int,
     producer: tuple[int, int, int] = NO_PRODUCER,
+    more_flags: int = 0,
 ) -> tuple[EncodedBatch, ...]:
     """Check records and encode them into one batch; no batch if there are no records."""
     values = listed(values)
@@ -198,7 +202,7 @@ def encode(
     if count == 1 and not (headers and headers[0]):
         key, time = None if keys is None else keys[0], times if isinstance(times, int) else int(times[0])
         if rules.packs_alone(values[0], key, time):
-            return (_alone(values[0], key, time, rules, producer),)  # type: ignore[arg-type]
+            return (_alone(values[0], key, time, rules, producer, more_flags),)  # type: ignore[arg-type]
     columns = Columns(
         keys=NO_STRINGS if keys is None else pack_bytes(keys, "key"),
         values=pack_bytes(values, "value"),
@@ -206,16 +210,50 @@ def encode(
     )
     rules.check_keys(columns.keys, count)
     rules.check_sizes(columns, count)
-    return (assemble(columns, count, times, rules.flags, producer=producer),)
+    return (assemble(columns, count, times, rules.flags | more_flags, producer=producer),)
+
+
+def _native_encode(
+    values: Iterable[Buffer | None],
+    keys: Iterable[Buffer | None] | None,
+    headers: Iterable[Headers] | None,
+    timestamps: Iterable[int] | None,
+    rules: Rules,
+    now_ms: int,
+    producer: tuple[int, int, int] = NO_PRODUCER,
+    more_flags: int = 0,
+) -> tuple[EncodedBatch, ...]:
+    """Check records and encode them into one batch; no batch if there are no records.
+
+    Measured for 10 records of 10 and 90 bytes: 0.8 us, and 7.4 with pure_encode() and no speedups at all.
+    """
+    assert native is not None
+    if headers is None and timestamps is None:
+        flags, keyed, most_bytes = rules.flags | more_flags, rules.keyed, rules.max_message_bytes
+        plain = native.encode_plain(values, keys, now_ms, flags, producer, keyed, most_bytes)
+        if plain is not None:
+            crc, body, count = plain
+            return (EncodedBatch(crc, (body,), len(body) + STAMP.size, count, now_ms, producer),)
+    return pure_encode(values, keys, headers, timestamps, rules, now_ms, producer, more_flags)
+
+
+encode = pure_encode if native is None else _native_encode
 
 
 def _alone(
-    value: bytes | None, key: bytes | None, time: int, rules: Rules, producer: tuple[int, int, int]
+    value: bytes | None,
+    key: bytes | None,
+    time: int,
+    rules: Rules,
+    producer: tuple[int, int, int],
+    more_flags: int,
 ) -> EncodedBatch:
     """Encode one record; measured, in a quarter of the time that columns of one row take."""
     crc, body, size = encode_one(value, key, time, rules.flags, rules.max_message_bytes)
     batch = EncodedBatch(crc, (body,), size, 1, time)
-    return batch if producer == NO_PRODUCER else numbered(batch, producer)
+    if producer == NO_PRODUCER and not more_flags:
+        return batch
+    return numbered(batch, producer, more_flags)
 
 
 def check_count(count: int) -> None:
@@ -273,17 +311,21 @@ def assemble(
     span = count if span is None else span
     producer_id, producer_epoch, sequence = producer
     head = CHECKED.pack(MAGIC, size, producer_id, low, high, sequence, count, span - 1, producer_epoch, flags)
-    parts = (head, *body, _PADDING[size - used])
+    parts: tuple[Buffer, ...] = (head, *body, _PADDING[size - used])
+    if size <= _JOINED_BYTES:
+        whole = b"".join(parts)
+        return EncodedBatch(crc32c(whole), (whole,), size, span, high, producer)
     crc = 0
     for part in parts:
         crc = crc32c(part, crc)
     return EncodedBatch(crc, parts, size, span, high, producer)
 
 
-def numbered(batch: EncodedBatch, producer: tuple[int, int, int]) -> EncodedBatch:
+def numbered(batch: EncodedBatch, producer: tuple[int, int, int], more_flags: int = 0) -> EncodedBatch:
     """Return a batch of assemble() with another producer; only its header and checksum are new."""
     fields = list(CHECKED.unpack_from(batch.parts[0]))
     fields[2], fields[8], fields[5] = producer  # producer_id, producer_epoch, base_sequence
+    fields[9] |= more_flags
     return _with_head(batch, fields, producer)
 
 

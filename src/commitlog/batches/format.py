@@ -22,10 +22,12 @@ MAGIC = int.from_bytes(b"CLB1", "little")
 # flags
 CODEC_MASK = 0b111
 LOG_APPEND_TIME = 1 << 3
-DELETE_HORIZON = 1 << 6  # before the body is the time from which its tombstones may be removed
+TRANSACTIONAL = 1 << 4  # its records count only once a marker commits the transaction
+CONTROL = 1 << 5  # a marker: it has no records, and ends a transaction
+DELETE_HORIZON = 1 << 6  # before the body is the time from which its tombstones, or a marker, may be removed
 # Bits 8 to 10 name the encoding of the body; 0, columnar, is the only one so far. A reader refuses a batch
 # with any bit it does not know.
-KNOWN_FLAGS = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON
+KNOWN_FLAGS = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON
 
 # The crc32c does not cover the stamp, so that a log can place a batch without touching its body.
 STAMP = Struct("<qiI")  # base_offset, leader_epoch, checksum
@@ -53,6 +55,8 @@ MAX_BODY_BYTES = (1 << 31) - 1  # before compression: Arrow counts the bytes of 
 LAST_OFFSET = (1 << 63) - 2
 NO_PRODUCER = (-1, -1, -1)  # producer_id, producer_epoch, base_sequence
 PUBLISHED = -2  # a producer_epoch: the batch was staged elsewhere, and producer_id names the staged file
+MAX_EPOCH = (1 << 15) - 1  # of a producer
+ABORT, COMMIT = 0, 1  # the base_sequence of a marker: what it decides
 
 
 class BatchHeader(NamedTuple):
@@ -86,6 +90,21 @@ class BatchHeader(NamedTuple):
     def is_published(self) -> bool:
         """Whether it was staged elsewhere and published."""
         return self.producer_epoch == PUBLISHED
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether its records belong to a transaction, which a marker after it commits or aborts."""
+        return self.flags & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether it ends a transaction of its producer; then it has no records."""
+        return bool(self.flags & CONTROL)
+
+    @property
+    def commits(self) -> bool:
+        """Whether a marker commits its transaction; otherwise it aborts it."""
+        return self.base_sequence == COMMIT
 
     @property
     def compression_type(self) -> str:
@@ -157,7 +176,17 @@ def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) ->
         raise CorruptionError(path, position + shift, reason)
     if base_offset < 0 or base_offset + last_delta > LAST_OFFSET:
         raise CorruptionError(path, position + shift, f"a batch with the offset {base_offset}")
+    if header.flags & CONTROL and not is_possible_marker(header):
+        raise CorruptionError(path, position + shift, "a marker of no transaction")
     return header
+
+
+def is_possible_marker(header: BatchHeader) -> bool:
+    """Say whether a control batch is what a marker looks like."""
+    transactional = header.flags & (TRANSACTIONAL | CODEC_MASK) == TRANSACTIONAL
+    alone = (header.record_count, header.last_offset_delta) == (0, 0)
+    named = header.producer_id >= 0 and header.producer_epoch >= 0
+    return transactional and alone and named and header.base_sequence in (ABORT, COMMIT)
 
 
 def check_flags(flags: int, path: str, position: int) -> None:

@@ -8,7 +8,7 @@ the caller learns what is wrong by reading that batch alone.
 from __future__ import annotations
 
 from struct import error as struct_error
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from commitlog.batches.columns import (
 )
 from commitlog.batches.format import (
     CODEC_MASK,
+    CONTROL,
     DELETE_HORIZON,
     DESCRIPTOR,
     HEADER,
@@ -53,7 +54,9 @@ from commitlog.batches.format import (
     NO_PRODUCER,
     SMALLEST_BATCH_BYTES,
     STAMP,
+    TRANSACTIONAL,
     BatchHeader,
+    is_possible_marker,
 )
 from commitlog.checksum import crc32c
 from commitlog.errors import MissingDependencyError
@@ -88,8 +91,15 @@ _MOST_PADDING = 7
 _SMALL_ROWS = 1024  # larger batches are read alone: what they cost to set up does not matter
 _MOST_ROWS, _LEAST_ROW_BYTES = 16384, 16  # an offset and a timestamp
 _MOST_SPAN = 1 << 32  # of offsets: what last_offset_delta can hold
-_NOT_REWRITABLE = CODEC_MASK | DELETE_HORIZON
+_NOT_REWRITABLE = CODEC_MASK | DELETE_HORIZON | TRANSACTIONAL | CONTROL
 _KNOWN_CODECS = np.array([number in compression.NAMES for number in range(CODEC_MASK + 1)])
+
+
+class AbortedBatches(Protocol):
+    """Knows which batches belong to aborted transactions."""
+
+    def covers(self, producer_id: int, offset: int) -> bool:
+        """Say whether a producer's transactional batch at `offset` does."""
 
 
 class Joining(NamedTuple):
@@ -97,7 +107,8 @@ class Joining(NamedTuple):
     `most_bytes` together, which start before the offset `end_offset`.
 
     With `rewritable` the records may be stored again as one batch, so that none may name its producer, be
-    compressed or have a delete horizon, and all or none of them must end by the offset `apart`.
+    compressed or have a delete horizon, and all or none of them must end by the offset `apart`. The records
+    of transactions that `aborted` has are left out.
     """
 
     end_offset: int
@@ -105,6 +116,7 @@ class Joining(NamedTuple):
     most_bytes: int
     rewritable: bool = False
     apart: int = 1 << 63
+    aborted: AbortedBatches | None = None
 
     def kind(self, header: tuple[int, ...]) -> tuple[object, ...] | None:
         """Return what batches that are joined must have in common; None if this one cannot be joined."""
@@ -266,6 +278,8 @@ def _plausible(run: Run) -> Run:
     good = (size >= SMALLEST_BATCH_BYTES) & (size & 7 == 0) & (count <= MAX_RECORDS) & (count <= last + 1)
     good &= (flags & (0xFFFF ^ KNOWN_FLAGS) == 0) & _KNOWN_CODECS[flags & CODEC_MASK]
     good &= (base >= 0) & (base <= LAST_OFFSET - last)
+    if (flags & CONTROL).any():
+        good &= (flags & CONTROL == 0) | [is_possible_marker(BatchHeader(*one)) for one in headers.tolist()]
     good[1:] &= base[1:] == base[:-1] + last[:-1] + 1
     return run if good.all() else run.first(int(good.argmin()))
 
@@ -324,11 +338,27 @@ def joined(
         good = (sizes < wanted.small_bytes) & (np.cumsum(sizes, dtype=np.int64) <= wanted.most_bytes)
         run = run if good.all() else run.first(int(good.argmin()))
     while len(run.starts) > 1:
+        counts = _counts(run.headers, wanted.aborted)
+        if not counts.any():
+            return None
         try:
-            return _joined(run, view, path, shift), run
+            return _joined(run, counts, view, path, shift), run
         except _MalformedError as problem:
-            run = run.first(problem.number)
+            run = run.first(int(np.flatnonzero(counts)[problem.number]))
     return None
+
+
+def _counts(headers: NDArray[Any], aborted: AbortedBatches | None) -> NDArray[np.bool_]:
+    """Say of each batch whether its records count: it is no marker, and its transaction is not aborted."""
+    flags = headers["flags"]
+    counts: NDArray[np.bool_] = flags & CONTROL == 0
+    if aborted is not None and (flags & TRANSACTIONAL).any():
+        transactional = np.flatnonzero(counts & (flags & TRANSACTIONAL != 0))
+        ids, offsets = headers["producer_id"][transactional], headers["base_offset"][transactional]
+        counts[transactional] = [
+            not aborted.covers(*one) for one in zip(ids.tolist(), offsets.tolist(), strict=True)
+        ]
+    return counts
 
 
 def _bodies(run: Run) -> Int64s:
@@ -337,7 +367,13 @@ def _bodies(run: Run) -> Int64s:
     return run.starts + HEADER_BYTES + horizons.astype(np.int64) * HORIZON.size
 
 
-def _joined(run: Run, view: memoryview, path: str, shift: int) -> RecordBatch:
+def _joined(run: Run, counts: NDArray[np.bool_], view: memoryview, path: str, shift: int) -> RecordBatch:
+    """Return the records of those batches of a run that count, as one that takes the offsets of all."""
+    first, after = run.headers[0], int(run.next_offsets[-1])
+    base, start = int(first["base_offset"]), int(run.starts[0])
+    size, position = run.end - start, shift + start
+    if not counts.all():
+        run = Run(run.starts[counts], run.headers[counts], run.end)
     headers = run.headers
     low, high = int(headers["base_timestamp"].min()), int(headers["max_timestamp"].max())
     if (headers["flags"] & CODEC_MASK).any():
@@ -345,15 +381,13 @@ def _joined(run: Run, view: memoryview, path: str, shift: int) -> RecordBatch:
     else:
         ends = run.starts + headers["size"]
         bodies = _Bodies(view, _bodies(run), ends, np.full(len(ends), _MOST_PADDING))
-    size, body_bytes = run.end - int(run.starts[0]), int((bodies.ends - bodies.starts).sum())
-    body = _Cursors(bodies).body(headers, low)
-    first, count, span = headers[0], int(headers["record_count"].sum()), int(run.next_offsets[-1])
-    base = int(first["base_offset"])
+    body_bytes = int((bodies.ends - bodies.starts).sum())
+    body = _Cursors(bodies).body(headers, low, base)
     header = BatchHeader(
-        base, int(first["leader_epoch"]), 0, MAGIC, size, *(-1, low, high, -1), count, span - base - 1, -1,
-        int(first["flags"]) & LOG_APPEND_TIME,
+        base, int(first["leader_epoch"]), 0, MAGIC, size, *(-1, low, high, -1),
+        int(headers["record_count"].sum()), after - base - 1, -1, int(first["flags"]) & LOG_APPEND_TIME,
     )  # fmt: skip
-    return RecordBatch(header, memoryview(b""), path, shift + int(run.starts[0]), body, body_bytes)
+    return RecordBatch(header, memoryview(b""), path, position, body, body_bytes)
 
 
 class _Bodies(NamedTuple):
@@ -407,7 +441,7 @@ class _Cursors:
         self._ends = bodies.ends - first
         self._most_padding = bodies.most_padding
 
-    def body(self, headers: NDArray[Any], base_timestamp: int) -> Body:
+    def body(self, headers: NDArray[Any], base_timestamp: int, base_offset: int) -> Body:
         """Return the columns of all bodies, one after another."""
         counts = headers["record_count"].astype(np.int64)
         _refuse(self._ends - self._at < DESCRIPTOR.size)
@@ -421,7 +455,7 @@ class _Cursors:
         self._at = described + HEADERS_DESCRIPTOR.size * has_headers
         _refuse(self._at > self._ends)
         rows = _Rows(counts)
-        offsets = self._offsets(forms["offset_form"], headers, rows)
+        offsets = self._offsets(forms["offset_form"], headers, base_offset, rows)
         timestamps = self._timestamps(forms["time_form"], headers, base_timestamp, rows)
         key_lengths = self._ints(forms["key_form"], forms["key_length"], rows)
         keys_present = self._present(forms["key_nulls"], rows)
@@ -526,12 +560,14 @@ class _Cursors:
             return SeparateStrings(lengths, kind, bitmap, taken)
         return Strings(lengths, kind, bitmap, memoryview(taken))
 
-    def _offsets(self, forms: NDArray[np.uint8], headers: NDArray[Any], rows: _Rows) -> Ints | None:
-        """Return the offsets of all records, relative to the first batch's; None if they are contiguous."""
+    def _offsets(
+        self, forms: NDArray[np.uint8], headers: NDArray[Any], base_offset: int, rows: _Rows
+    ) -> Ints | None:
+        """Return the offsets of all records, relative to `base_offset`; None if they are contiguous."""
         spans = headers["last_offset_delta"].astype(np.int64) + 1
-        if (forms == CONSTANT).all() and (rows.counts == spans).all():
+        bases = headers["base_offset"] - base_offset
+        if (forms == CONSTANT).all() and (rows.counts == spans).all() and (bases == rows.starts).all():
             return None
-        bases = headers["base_offset"] - headers["base_offset"][0]
         numbers = np.arange(rows.total) - np.repeat(rows.starts, rows.counts)
         for form in range(CONSTANT + 1, U32 + 1):
             chosen = forms == form

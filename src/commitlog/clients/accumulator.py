@@ -20,8 +20,11 @@ from commitlog.config import MAX_INT32, ProducerConfig, TopicConfig
 from commitlog.errors import BatchTooLargeError, CommitLogError, DiskFullError
 from commitlog.partition import Partition
 from commitlog.partitions.producer_state import SEQUENCES
+from commitlog.record import TopicPartition
 from commitlog.tasks import Condition
 from commitlog.topic import Topic, pick
+
+AppendInTransaction = Callable[[TopicPartition, Partition, tuple[EncodedBatch, ...]], int]
 
 
 class Written(NamedTuple):
@@ -54,7 +57,9 @@ class Accumulator:
         producer_id: int,
         throttle: Throttle,
         tell: Callable[[ProducerBatch, list[Written]], None],
+        append: AppendInTransaction | None = None,
     ) -> None:
+        """`append` appends what belongs to a transaction, which numbers its batches itself."""
         self.topic = topic
         self.ready: deque[ProducerBatch] = deque()  # closed batches to append, in order
         self.closing = False  # then there are no more retries
@@ -63,6 +68,7 @@ class Accumulator:
         self._producer_id = producer_id
         self._throttle = throttle
         self._tell = tell
+        self._append_in_transaction = append
         self._appending = threading.RLock()  # reentrant: a callback may send and fill a batch
         self._sequences: dict[int, int] = {}
         self._small_bytes: int | None = None  # a size that few records exceeded
@@ -94,6 +100,17 @@ class Accumulator:
                     self._append(batch)
                 else:
                     self.ready.popleft()
+
+    def discard(self, error: Exception) -> None:
+        """Let the batches fail that are ready but not appended: their transaction is aborted."""
+        with self._appending:
+            while self.ready:
+                batch = self.ready[0]
+                if batch.has_records and not batch.is_appended:
+                    batch.appended([Share(-1, None, -1, error)])
+                    self._unfinished = None
+                    self._tell(batch, [])
+                self.ready.popleft()
 
     def append_ready_if_free(self) -> bool:
         """Append the ready batches, unless another thread is appending: then returns False."""
@@ -163,20 +180,27 @@ class Accumulator:
         self, batch: ProducerBatch, table: Table, number: int, rows: list[int] | None, sequence: int
     ) -> tuple[Share, int]:
         """Append to a partition; returns the share with its offset, and the next sequence number."""
-        producer = (self._producer_id, 0, sequence) if self._config.enable_idempotence else NO_PRODUCER
+        numbers_itself = self._config.enable_idempotence and self._append_in_transaction is None
+        producer = (self._producer_id, 0, sequence) if numbers_itself else NO_PRODUCER
         target = self.topic.partition(number)
         epoch = target.leader_epoch  # before the append: the leader may change at any time
         columns = table if rows is None else _picked(table, rows)
         batches = encode(*columns, self._current_rules(), time.time_ns() // 1_000_000, producer)
-        first = self._append_and_retry(target, batches, batch.created)
+        first = self._append_and_retry(number, target, batches, batch.created)
         self._throttle.take(totals(batches)[0])  # the sender waits for it later, without a lock
         return Share(number, rows, first, None, epoch), (sequence + batches[0].span) % SEQUENCES
 
-    def _append_and_retry(self, target: Partition, batches: tuple[EncodedBatch, ...], created: float) -> int:
+    def _append_and_retry(
+        self, number: int, target: Partition, batches: tuple[EncodedBatch, ...], created: float
+    ) -> int:
         """Append; while the disk is full, retry until the batch is older than delivery_timeout_ms."""
         while True:
             try:
                 self._in_doubt = not self._config.enable_idempotence  # otherwise duplicates are recognized
+                if self._append_in_transaction is not None:
+                    return self._append_in_transaction(
+                        TopicPartition(self.topic.name, number), target, batches
+                    )
                 return target.append_encoded(batches).start
             except DiskFullError:
                 self._in_doubt, age = False, time.monotonic() - created

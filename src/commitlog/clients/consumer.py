@@ -17,7 +17,7 @@ from commitlog.clients.session import GroupSession, OnCommit, RebalanceListener
 from commitlog.config import ConsumerConfig
 from commitlog.errors import ConfigError, UnknownPartitionError, UnknownTopicError
 from commitlog.groups.member import GroupMember, GroupMetadata
-from commitlog.groups.offsets import OffsetAndMetadata
+from commitlog.groups.offsets import Committable, OffsetAndMetadata, committable
 from commitlog.record import ConsumerRecord, TopicPartition
 from commitlog.tasks import TaskHealth
 from commitlog.topic import TopicSource
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Found = TypeVar("Found")
-Committable = int | tuple[int, str]  # an offset, or an offset and a note, such as OffsetAndMetadata
-
 _NEVER = float("inf")
 
 
@@ -45,7 +43,8 @@ class Consumer(Positions):
     """
 
     def __init__(self, log: GroupSource, config: ConsumerConfig, throttle: Throttle) -> None:
-        super().__init__(log, Fetcher(config.key_deserializer, config.value_deserializer, throttle))
+        fetcher = Fetcher(config.key_deserializer, config.value_deserializer, throttle)
+        super().__init__(log, fetcher, config.isolation_level)
         self.config = config
         self._closing = False
         self._subscription: Callable[[], set[str]] | None = None
@@ -144,14 +143,16 @@ class Consumer(Positions):
 
     def _begin(self, names: Iterable[TopicPartition]) -> None:
         """Start reading partitions at the committed offset, or where auto_offset_reset says."""
-        committed = {} if self._session is None else self._session.committed()
+        committed = {} if self._session is None else self._session.decided()
         for name in sorted(names):
             try:
                 partition = self._partition(name)
             except (UnknownTopicError, UnknownPartitionError):  # deleted meanwhile
                 continue
             start = committed[name].offset if name in committed else NOWHERE
-            self._fetcher.places[name] = Place(name, partition, start, self.config.auto_offset_reset)
+            self._fetcher.places[name] = Place(
+                name, partition, start, self.config.auto_offset_reset, self.config.isolation_level
+            )
 
     # --- reading
 
@@ -256,7 +257,7 @@ class Consumer(Positions):
                 continue
             if not place.partition.is_at_hand:
                 return False
-            if place.partition.high_watermark == place.fetched:
+            if place.is_at_end:
                 continue
             size = place.partition.known_bytes_after(place.fetched)
             if size is None or size > most_bytes:
@@ -332,6 +333,12 @@ class Consumer(Positions):
         found = self._grouped().committed().get(TopicPartition(*partition))
         return None if found is None else found.offset
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the position in each assigned partition that has one: what commit() commits."""
+        with self._used():
+            self._check_usable()
+            return self._fetcher.positions()
+
     def group_metadata(self) -> GroupMetadata:
         """Return the consumer's identity in its group, for programs that store offsets with their results."""
         self._check_usable()
@@ -346,7 +353,7 @@ class Consumer(Positions):
             return self._grouped().of_topics_there(moved)
         for name in offsets:
             self._partition(name)  # UnknownTopicError if it does not exist
-        return {TopicPartition(*name): _committable(value) for name, value in offsets.items()}
+        return {TopicPartition(*name): committable(value) for name, value in offsets.items()}
 
     def _grouped(self) -> GroupSession:
         if self._session is None:
@@ -405,13 +412,3 @@ def at_least_1(name: str, given: int | None, default: int) -> int:
     if not isinstance(limit, int) or limit < 1:
         raise ConfigError(name, given, "must be a positive integer")
     return limit
-
-
-def _committable(given: Committable) -> OffsetAndMetadata:
-    pair = given if isinstance(given, tuple) else (given, "")
-    if len(pair) == 2:
-        offset, metadata = pair
-        is_number = isinstance(offset, int) and not isinstance(offset, bool)
-        if is_number and offset >= 0 and isinstance(metadata, str):
-            return OffsetAndMetadata(offset, metadata)
-    raise ConfigError("offset", given, "must be a non-negative integer, or an (offset, metadata) pair")

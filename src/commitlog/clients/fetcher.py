@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 from commitlog.batches.batch import RecordBatch
 from commitlog.bells import FIRST_PAUSE, LONGEST_PAUSE, Listener
 from commitlog.clients.rate_limit import Throttle
+from commitlog.config import IsolationLevel
 from commitlog.errors import (
     CommitLogError,
     DeserializationError,
@@ -48,13 +49,21 @@ class Place:
     """
 
     __slots__ = (
-        "_end", "_in_memory", "_reset", "_rows", "fetched", "name", "partition", "paused", "position",
-        "version",
+        "_end", "_in_memory", "_reset", "_rows", "fetched", "isolation_level", "name", "partition", "paused",
+        "position", "version",
     )  # fmt: skip
 
-    def __init__(self, name: TopicPartition, partition: LogReader, position: int, reset: Reset) -> None:
+    def __init__(
+        self,
+        name: TopicPartition,
+        partition: LogReader,
+        position: int,
+        reset: Reset,
+        isolation_level: IsolationLevel = "read_committed",
+    ) -> None:
         self.name = name
         self.partition = partition
+        self.isolation_level: IsolationLevel = isolation_level
         self.position = self.fetched = position
         self.paused = False
         self.version = 0  # changes when records that were fetched must not be returned any more
@@ -85,9 +94,22 @@ class Place:
         return self._rows is not None and self.fetched + count <= self._in_memory
 
     @property
+    def end_offset(self) -> int:
+        """Where this consumer stops for now."""
+        partition = self.partition
+        if self.isolation_level == "read_committed":
+            return partition.last_stable_offset
+        return partition.high_watermark
+
+    @property
     def is_at_end(self) -> bool:
-        """Whether there is nothing to read and the position is valid."""
-        return self.partition.high_watermark == self.fetched
+        """Whether there is nothing to read and the position is valid; it may lie in an open transaction."""
+        return self.end_offset <= self.fetched <= self.partition.next_offset
+
+    @property
+    def lag(self) -> int:
+        """How far this consumer is behind; see LogReader.lag()."""
+        return self.partition.lag(max(self.position, 0), isolation_level=self.isolation_level)
 
     def records(self, limit: int) -> list[ConsumerRecord]:
         """Return up to `limit` records, none at the end, and move past them.
@@ -100,9 +122,11 @@ class Place:
             rows, self._rows = self._rows, None  # whatever interrupts the read, it starts again
             try:
                 if rows is None:
-                    self._end = self.partition.high_watermark
-                    bounds = self.fetched, self._end
-                    rows = self.partition.consumer_records(self.name, *bounds, self._have_read)
+                    self._end = self.end_offset
+                    rows = self.partition.consumer_records(
+                        self.name, self.fetched, self._end, self._have_read,
+                        isolation_level=self.isolation_level,
+                    )  # fmt: skip
                 take_records(found, rows, limit)
             except CommitLogError as error:
                 problem = error
@@ -117,7 +141,7 @@ class Place:
 
     def _range_is_over(self, after: int | None, problem: CommitLogError | None) -> None:
         if problem is None:
-            self.fetched = min(self._end, self.partition.high_watermark)  # truncated meanwhile
+            self.fetched = min(self._end, self.end_offset)  # truncated meanwhile
         elif after is not None:
             self.fetched = after
         elif not isinstance(problem, OffsetOutOfRangeError):  # trimmed meanwhile: see _has_more()
@@ -128,15 +152,17 @@ class Place:
         found: list[RecordBatch] = []
         self._rows = None
         while not found and self._has_more():
-            end, size = self.partition.high_watermark, 0
+            end, size = self.end_offset, 0
             try:
-                for batch in self.partition.combined_batches(self.fetched, end, max_bytes // 4):
+                for batch in self.partition.combined_batches(
+                    self.fetched, end, max_bytes // 4, isolation_level=self.isolation_level
+                ):
                     found.append(batch)
                     self.fetched = batch.next_offset
                     size += batch.unpacked_bytes
                     if size >= max_bytes:
                         return found
-                self.fetched = min(end, self.partition.high_watermark)
+                self.fetched = min(end, self.end_offset)
             except OffsetOutOfRangeError:  # trimmed meanwhile: see _has_more()
                 continue
             except CommitLogError:
@@ -154,7 +180,7 @@ class Place:
 
     def _has_more(self) -> bool:
         self._settle()
-        return self.fetched < self.partition.high_watermark
+        return self.fetched < self.end_offset
 
     def _settle(self) -> None:
         """If the position is outside the log, apply auto_offset_reset."""
@@ -165,7 +191,7 @@ class Place:
             if self.fetched == NOWHERE:
                 raise NoOffsetError(*self.name)
             raise OffsetOutOfRangeError(self.partition.name, self.fetched, low, high)
-        self.seek(low if self._reset == "earliest" else self.partition.high_watermark)
+        self.seek(low if self._reset == "earliest" else self.end_offset)
 
 
 class Fetcher:

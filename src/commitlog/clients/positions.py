@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from commitlog.clients.fetcher import Fetcher, Place
+from commitlog.config import IsolationLevel
 from commitlog.errors import ClosedError, ConfigError, ForkedError
 from commitlog.partitions.reader import LogReader
 from commitlog.record import TopicPartition
@@ -23,9 +24,10 @@ class OffsetAndTimestamp(NamedTuple):
 class Positions:
     """A position in each assigned partition. Calls from several threads are serialized."""
 
-    def __init__(self, log: TopicSource, fetcher: Fetcher) -> None:
+    def __init__(self, log: TopicSource, fetcher: Fetcher, isolation_level: IsolationLevel) -> None:
         self._log = log
         self._fetcher = fetcher
+        self._isolation_level: IsolationLevel = isolation_level
         self._lock = threading.RLock()
         self._closed = False
         self._forked = False
@@ -76,7 +78,7 @@ class Positions:
         with self._used():
             self._check_usable()
             for place in self._places(partitions):
-                place.seek(place.partition.high_watermark)
+                place.seek(place.end_offset)
 
     def position(self, partition: tuple[str, int]) -> int:
         """Return the offset of the next record to be returned; NoOffsetError if it is not known yet."""
@@ -117,7 +119,9 @@ class Positions:
     def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
         """Return the offset after the last record of each partition, assigned or not."""
         self._check_usable()
-        return {TopicPartition(*one): self._partition(one).high_watermark for one in partitions}
+        return {
+            TopicPartition(*one): self._partition(one).end_offset(self._isolation_level) for one in partitions
+        }
 
     def offsets_for_times(
         self, timestamps: Mapping[tuple[str, int], int]
@@ -127,16 +131,14 @@ class Positions:
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for name, timestamp in timestamps.items():
             partition = self._partition(name)
-            offset = partition.offset_for_timestamp(timestamp)
-            record = None if offset is None else next(partition.records(offset), None)
+            level = self._isolation_level
+            offset = partition.offset_for_timestamp(timestamp, isolation_level=level)
+            record = None if offset is None else next(partition.records(offset, isolation_level=level), None)
             found[TopicPartition(*name)] = record and OffsetAndTimestamp(record.offset, record.timestamp)
         return found
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return the number of offsets between each position and the end."""
+        """Return how far each position is behind: records if few are left, otherwise offsets."""
         with self._used():
             self._check_usable()
-            return {
-                name: max(place.partition.high_watermark - max(place.position, 0), 0)
-                for name, place in self._fetcher.places.items()
-            }
+            return {name: place.lag for name, place in self._fetcher.places.items()}

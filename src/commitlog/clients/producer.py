@@ -7,15 +7,17 @@ linger_ms, and syncs those that have to be durable.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator, Mapping
 from time import time as now  # saves send() one lookup
 from typing import Any, NamedTuple, Protocol, Self
 
-from commitlog.batches.encode import pack_headers
+from commitlog.batches.encode import EncodedBatch, pack_headers
 from commitlog.clients.accumulator import Accumulator, Written
 from commitlog.clients.producer_batch import Callback, ProducerBatch, RecordFuture
 from commitlog.clients.rate_limit import Throttle
@@ -24,14 +26,22 @@ from commitlog.errors import (
     BufferFullError,
     ClosedError,
     CommitLogError,
+    ConfigError,
     ForkedError,
     InvalidRecordError,
     RecordTooLargeError,
+    TransactionAbortedError,
+    TransactionStateError,
 )
-from commitlog.record import Headers
+from commitlog.groups.member import GroupMetadata
+from commitlog.groups.offsets import committable
+from commitlog.partition import Partition
+from commitlog.record import Headers, TopicPartition
 from commitlog.speedups import native
 from commitlog.tasks import Condition, Task, TaskHealth
 from commitlog.topic import Topic
+from commitlog.transactions.coordinator import Owner
+from commitlog.transactions.transaction import Transaction
 
 _IDLE_SECONDS = 60.0
 _logger = logging.getLogger("commitlog.producer")
@@ -42,6 +52,16 @@ class TopicSource(Protocol):
 
     def topic(self, name: str) -> Topic:
         """Return a topic."""
+
+
+class OffsetSource(Protocol):
+    """The part of a consumer that send_offsets() needs."""
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """Return where the consumer goes on in each partition."""
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return its identity in its group."""
 
 
 class _Unsynced(NamedTuple):
@@ -56,12 +76,24 @@ class Producer:
     acks says when a record counts as delivered: 0 at once, 1 when it is written and visible to readers, "all"
     when it is synced (and replicated, if there are replicas). With enable_idempotence, batches carry a
     producer id and a sequence number, so that a batch appended again after an error is stored only once.
+
+    With a transactional_id, records are sent in transactions: `with producer.transaction():`, or
+    begin_transaction() and commit_transaction().
     """
 
-    def __init__(self, log: TopicSource, config: ProducerConfig, throttle: Throttle) -> None:
+    owns_at_once = True  # whether the log takes the transactional id over before it makes the producer
+
+    def __init__(
+        self, log: TopicSource, config: ProducerConfig, throttle: Throttle, owner: Owner | None = None
+    ) -> None:
+        """`owner` has the transactional id, if there is one."""
         self.config = config
         self._throttle = throttle
-        self.producer_id = int.from_bytes(os.urandom(8), "little") >> 1
+        self.producer_id = (
+            int.from_bytes(os.urandom(8), "little") >> 1 if owner is None else owner.producer_id
+        )
+        self._owner = owner
+        self._transaction: Transaction | None = None  # the last one that began
         self._log = log
         self._lock = threading.Lock()
         self._lanes: dict[str, Accumulator] = {}
@@ -70,6 +102,8 @@ class Producer:
         self._unsynced_bytes = 0
         self._ended = Condition()
         self._lost: Exception | None = None
+        self._undelivered: Exception | None = None  # a failure since the transaction began
+        self._turn = threading.RLock()  # of the thread that begins or ends a transaction
         self._closed = self._forked = False
         self._opened = False  # whether a batch was opened since the thread last looked
         self._resting = True  # whether the thread sleeps until it is woken
@@ -187,6 +221,8 @@ class Producer:
         on_delivery: Callback | None,
     ) -> RecordFuture:
         """Send a record that is serialized."""
+        if self._owner is not None:
+            self._open_transaction("send() outside a transaction; call begin_transaction() first")
         lane = self._lanes.get(topic) or self._lane_of(topic)
         size = _checked_size(lane.topic, value, key, headers, partition)
         return self._add(lane, value, key, size, headers, partition, timestamp, on_delivery)
@@ -218,7 +254,8 @@ class Producer:
 
     def _lane_of(self, name: str) -> Accumulator:
         topic = self._log.topic(name)
-        lane = Accumulator(topic, self.config, self.producer_id, self._throttle, self._appended)
+        append = None if self._owner is None else self._append_in_transaction
+        lane = Accumulator(topic, self.config, self.producer_id, self._throttle, self._appended, append)
         with self._lock:
             return self._lanes.setdefault(name, lane)
 
@@ -229,6 +266,114 @@ class Producer:
             with self._ended.mutex:
                 if not self._ended.wait_for(lambda: self._unsynced_bytes <= limit, seconds):
                     raise BufferFullError(limit, self.config.max_block_ms)
+
+    # --- transactions
+
+    @contextlib.contextmanager
+    def transaction(self, *, sync: bool | None = None) -> Iterator[Self]:
+        """Make a block a transaction: commit at its end, abort if it raises. See commit_transaction()."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction(sync=sync)
+        except BaseException:
+            self._give_up_transaction()
+            raise
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; everything sent from here on belongs to it."""
+        owner = self._transactional()
+        with self._turn:
+            before = self._transaction
+            if before is not None and not before.is_open and not before.is_committed:
+                # what is left of one that was aborted from outside belongs to no other
+                self._discard(TransactionAbortedError(owner.transactional_id, "it was not sent in time"))
+            self._transaction = owner.begin()
+            self._lost = self._undelivered = None
+
+    def commit_transaction(self, *, sync: bool | None = None) -> None:
+        """Deliver everything sent and commit it; committing again after that is fine.
+
+        With `sync` the commit survives a power cut; that is the default with acks="all". An error that says
+        nothing else means that the transaction is still open: abort it.
+        """
+        self._transactional()
+        with self._turn:
+            transaction = self._transaction
+            if transaction is not None and transaction.is_committed:
+                return
+            transaction = self._open_transaction("commit_transaction() without begin_transaction()")
+            self.flush()
+            if self._undelivered is not None:  # even if a callback has heard of it
+                raise self._undelivered
+            transaction.commit(sync=self.config.acks == "all" if sync is None else sync)
+
+    def abort_transaction(self) -> None:
+        """Discard everything sent since begin_transaction(); TransactionStateError if it is committed."""
+        owner = self._transactional()
+        with self._turn:
+            transaction = self._transaction
+            if transaction is None:
+                reason = "abort_transaction() without begin_transaction()"
+                raise TransactionStateError(owner.transactional_id, reason)
+            self._discard(TransactionAbortedError(owner.transactional_id, "abort_transaction() was called"))
+            transaction.abort()
+
+    def _give_up_transaction(self) -> None:
+        """Abort the transaction if there is one that is not committed."""
+        transaction, owner = self._transaction, self._owner
+        if owner is not None and transaction is not None and not transaction.is_committed:
+            self._discard(TransactionAbortedError(owner.transactional_id, "it was given up"))
+            transaction.give_up()
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | tuple[int, str]],
+        group_metadata: GroupMetadata,
+    ) -> None:
+        """Commit the offsets of a consumer group with the transaction.
+
+        `group_metadata` is what consumer.group_metadata() returned: CommitFailedError if the group has moved
+        on since.
+        """
+        self._transactional()
+        transaction = self._open_transaction("send_offsets_to_transaction() outside a transaction")
+        stored = {TopicPartition(*name): committable(offset) for name, offset in offsets.items()}
+        transaction.send_offsets(stored, group_metadata)
+
+    def send_offsets(self, consumer: OffsetSource) -> None:
+        """Commit the positions of a consumer with the transaction, instead of consumer.commit()."""
+        self.send_offsets_to_transaction(consumer.positions(), consumer.group_metadata())
+
+    def _transactional(self) -> Owner:
+        self._check_not_forked()
+        if self._owner is None:
+            raise ConfigError("transactional_id", None, "is needed for transactions")
+        return self._owner
+
+    def _open_transaction(self, otherwise: str) -> Transaction:
+        """Return the open transaction; TransactionStateError if there is none."""
+        assert self._owner is not None
+        transaction = self._transaction
+        if transaction is None or transaction.is_committed:
+            raise TransactionStateError(self._owner.transactional_id, otherwise)
+        transaction.check_open()
+        return transaction
+
+    def _append_in_transaction(
+        self, name: TopicPartition, partition: Partition, batches: tuple[EncodedBatch, ...]
+    ) -> int:
+        return (
+            self._open_transaction("the transaction has ended").append_encoded(name, partition, batches).start
+        )
+
+    def _discard(self, error: Exception) -> None:
+        """Let the records fail that are not appended yet."""
+        for lane in list(self._lanes.values()):
+            with self._lock:
+                self._close_batch(lane)
+            lane.discard(error)
+        self._lost = None
 
     # --- batches, opened and closed under the lock
 
@@ -265,6 +410,7 @@ class Producer:
 
     def _end(self, delivery: ProducerBatch) -> None:
         error = delivery.end()
+        self._undelivered = self._undelivered or error
         if error is not None and not delivery.has_callbacks:
             _logger.error("records for %s were not delivered: %s", delivery.topic, error)
             self._lost = self._lost or error
@@ -328,7 +474,8 @@ class Producer:
         self._forked = True
         self._filling.clear()  # send() may be compiled, and holds it
         self._lanes = {}
-        self._lock, self._ended = threading.Lock(), Condition()  # threads of the parent may hold the old ones
+        # threads of the parent may hold the old ones
+        self._lock, self._turn, self._ended = threading.Lock(), threading.RLock(), Condition()
 
     def _check_not_forked(self) -> None:
         if self._forked:
@@ -366,6 +513,7 @@ class Producer:
                 lane.closing = True
         self._throttle.stop()
         try:
+            self._give_up_transaction()  # as Kafka's producers do
             self.flush()
         finally:
             self._task.stop()

@@ -182,6 +182,10 @@ class GroupSession:
         """Return the committed offsets of the group."""
         return self.member.offsets.committed(self.member.directory.group_id)
 
+    def decided(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets of the group, once its open transactions are decided."""
+        return self.member.offsets.stable(self.member.directory.group_id)
+
     def commit(self, offsets: Offsets) -> None:
         """Commit offsets, after all pending asynchronous commits."""
         self.commit_pending()

@@ -11,6 +11,7 @@ from typing import Literal
 
 from commitlog.config import ConsumerConfig
 from commitlog.errors import (
+    CommitFailedError,
     ConfigError,
     GroupNotEmptyError,
     InvalidTopicError,
@@ -18,8 +19,8 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.groups.directory import GroupDirectory, is_known_group, known_groups
-from commitlog.groups.member import CountPartitions, GroupMember, remove_expired
-from commitlog.groups.offsets import TOPIC, GroupOffsets, OffsetAndMetadata
+from commitlog.groups.member import CountPartitions, GroupMember, GroupMetadata, remove_expired
+from commitlog.groups.offsets import TOPIC, GroupOffsets, OffsetAndMetadata, encoded
 from commitlog.partition import Partition
 from commitlog.partitions.reader import LogReader
 from commitlog.record import TopicPartition
@@ -87,6 +88,29 @@ class Groups:
         assert config.group_id is not None
         directory = GroupDirectory(self._path, config.group_id)
         return GroupMember(directory, self.offsets(), config, self._count)
+
+    def commit_with(
+        self,
+        append: Callable[[Partition, list[bytes], list[bytes]], object],
+        group: GroupMetadata,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        """Let `append` store offsets, given the partition and the keys and values of their records.
+
+        No partition changes hands meanwhile. CommitFailedError if the group has moved on since `group` was
+        asked for.
+        """
+        directory = GroupDirectory(self._path, group.group_id)
+        with directory.lock:
+            state = directory.look()
+            member = state.members.get(group.member_id)
+            if member is None and (group.member_id or group.generation != -1):
+                raise CommitFailedError(group.group_id, f"{group.member_id!r} is no longer a member")
+            if member is not None and member.generation != group.generation:
+                reason = f"generation {group.generation} is over, the member has {member.generation}"
+                raise CommitFailedError(group.group_id, reason)
+            state.check_commit(group.group_id, member, offsets)
+            append(self.offsets().partition, *encoded(group.group_id, offsets))
 
     # --- inspection
 
@@ -167,7 +191,7 @@ class Groups:
             chosen: dict[TopicPartition, int] = {}
             for name in names:
                 partition: LogReader = self._log.topic(name.topic).partition(name.partition)
-                low, high = partition.start_offset, partition.high_watermark
+                low, high = partition.start_offset, partition.last_stable_offset
                 wanted = offset
                 if to is not None:
                     wanted = low if to == "earliest" else high
@@ -242,7 +266,6 @@ class Groups:
 def _progress(
     name: TopicPartition, partition: LogReader, committed: OffsetAndMetadata | None, owner: str | None
 ) -> PartitionDescription:
-    end = partition.high_watermark
     offset = None if committed is None else committed.offset
-    lag = None if offset is None else max(end - offset, 0)
-    return PartitionDescription(*name, offset, end, lag, owner)
+    lag = None if offset is None else partition.lag(offset)
+    return PartitionDescription(*name, offset, partition.last_stable_offset, lag, owner)

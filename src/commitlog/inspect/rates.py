@@ -11,6 +11,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from commitlog.errors import CommitLogError
+from commitlog.inspect.describe import records_between
 from commitlog.partition import Partition
 
 _LEAST_SECONDS = 1.0  # between two samples that count
@@ -32,6 +33,11 @@ def appended_bytes(partition: Partition, start: int, end: int) -> int | None:
     with suppress(CommitLogError, OSError):
         return partition.bytes_between(max(start, partition.start_offset), end) if start < end else 0
     return None
+
+
+def appended_records(partition: Partition, start: int, end: int) -> int:
+    """Return the number of records in [start, end), without markers; of a long range, that of its offsets."""
+    return records_between(partition, start, end, "read_uncommitted")
 
 
 class Rate(NamedTuple):
@@ -81,4 +87,5 @@ def _rate(partitions: Sequence[Partition], before: list[int], ends: list[int], s
         return Rate(None, None)  # truncated, or another topic of the same name
     sizes = [appended_bytes(*one) for one in zip(partitions, starts, ends, strict=False)]
     size = None if None in sizes else sum(one for one in sizes if one is not None)
-    return Rate(per_second(sum(ends) - sum(starts), seconds), per_second(size, seconds))
+    records = sum(appended_records(*one) for one in zip(partitions, starts, ends, strict=False))
+    return Rate(per_second(records, seconds), per_second(size, seconds))

@@ -18,7 +18,7 @@ from commitlog.partitions.appender import Appender
 from commitlog.partitions.producer_state import Published
 from commitlog.partitions.state import LogState, now_ms
 from commitlog.partitions.syncer import Syncer
-from commitlog.segment import ADOPTED_SUFFIX, Segment, companions, segment_path
+from commitlog.segment import ADOPTED_SUFFIX, Segment, derived_files, segment_path
 from commitlog.segment_writer import SegmentWriter, longest_ms
 
 # A file smaller than a 64th of a full segment is copied: each segment costs a reader three files and some
@@ -123,6 +123,7 @@ class Adopter:
                 old.close()
             state.name_changes += 1
             state.writer = new
+            aborts, state.aborts = state.aborts, 0  # a staged file has no markers
             span = sum(one.span for one in batches)
             state.next_offset += span
             state.counters.batched(len(batches), span)
@@ -133,6 +134,10 @@ class Adopter:
         except BaseException:
             state.put_right(lambda: state.settle(old, position, before, stay, counts))
             raise
+        if state.has_transactions:
+            if position:
+                state.seal_aborted(old.segment, aborts, new.segment.base_offset)
+            state.list_aborted_in_active()
         state.save_producers()
         return True
 
@@ -192,5 +197,5 @@ def _open_alone(path: str, size_bytes: int) -> files.Descriptor | None:
 
 
 def _remove(name: str) -> None:
-    for one in (name, *companions(name)):
+    for one in (name, *derived_files(name)):
         files.remove(one)

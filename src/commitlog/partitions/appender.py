@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from commitlog import files
+from commitlog.aborted_index import Aborted
 from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, encode, totals
 from commitlog.batches.format import NO_PRODUCER, STAMP, fold
+from commitlog.batches.markers import MARKER_BYTES, encode_marker
 from commitlog.batches.single import encode_one
 from commitlog.checksum import crc32c
 from commitlog.config import MAX_INT64
@@ -133,11 +135,13 @@ class Appender:
         headers: Iterable[Headers] | None = None,
         timestamps: Iterable[int] | None = None,
         producer: tuple[int, int, int] = NO_PRODUCER,
+        more_flags: int = 0,
     ) -> tuple[EncodedBatch, ...]:
         """Check records and encode them as one batch, or none if there are no records. Takes no lock."""
         state = self._state
-        batches = encode(values, keys, headers, timestamps, state.rules, now_ms(), producer)
-        self._check_fits(sum(batch.size for batch in batches))
+        batches = encode(values, keys, headers, timestamps, state.rules, now_ms(), producer, more_flags)
+        for batch in batches:
+            self._check_fits(batch.size)
         return batches
 
     def _check_fits(self, size: int) -> None:
@@ -173,6 +177,116 @@ class Appender:
         if found is not None:
             return found
         return self.append_and_note((batch,))
+
+    # --- transactions
+
+    def append_transactional(self, batches: tuple[EncodedBatch, ...]) -> range:
+        """Append batches of an open transaction, or of one that begins here, and return their offsets.
+
+        One that its producer sends again is not appended again.
+        """
+        state = self._state
+        if not state.tells_of_transactions:
+            self._syncer.declare_transactions()
+        first, end = -1, 0
+        with state.lock:
+            producers, now = state.producers, now_ms()
+            for batch in batches:
+                offset = producers.find(batch.producer, batch.span, state.name, transactional=True)
+                if offset is None:
+                    self._make_room(batch)  # first: a roll tells readers what has begun until then
+                    offset = state.next_offset
+                    try:
+                        state.undecided_before(offset)
+                        self._append_locked((batch,))
+                        # crash: a batch of a transaction that nobody owns -> the next writer aborts it
+                        producers.note(batch.producer, batch.span, offset, now, transactional=True)
+                    except BaseException:  # also Ctrl-C, once it is appended or before
+                        if state.next_offset != offset:
+                            producers.note(batch.producer, batch.span, offset, now, transactional=True)
+                        state.publish_transactions()
+                        raise
+                first, end = offset if first == -1 else first, offset + batch.span
+        self.after_append(end, sync=False)
+        return range(first, end)
+
+    def append_and_commit(self, batches: tuple[EncodedBatch, ...]) -> range:
+        """Append the last batches of a transaction and the marker that commits it, all or nothing.
+
+        For a transaction in this partition alone: the marker is the decision. Returns the batches' offsets.
+        """
+        state = self._state
+        producer_id, epoch, _ = batches[0].producer
+        if totals(batches)[0] + MARKER_BYTES > state.config.segment_bytes:  # no segment holds all of them
+            offsets = self.append_transactional(batches)
+            self.end_transaction(producer_id, epoch, commits=True)
+            return offsets
+        if not state.tells_of_transactions:
+            self._syncer.declare_transactions()
+        with state.lock:
+            state.check_appendable()
+            producers, first, offset, now = state.producers, batches[0], state.next_offset, now_ms()
+            producers.find(first.producer, first.span, state.name, transactional=True)  # may refuse it
+            began = producers.open_at(producer_id, epoch)
+            began = offset if began is None else began
+            marker = encode_marker(producer_id, epoch, commits=True, first_offset=began, timestamp=now)
+            try:
+                self._append_locked((*batches, marker))
+                self._note_marker(marker, began, now)
+            except BaseException:
+                if state.next_offset != offset:
+                    self._note_marker(marker, began, now)
+                raise
+            state.counters.moved(1, 0)  # a marker is no record
+            end = state.next_offset
+        self.after_append(end, sync=False)
+        return range(offset, end - 1)
+
+    def end_transaction(self, producer_id: int, epoch: int, *, commits: bool) -> int | None:
+        """Append the marker that ends a transaction, if it is open here; returns the marker's offset."""
+        state = self._state
+        with state.lock:
+            state.check_appendable()
+            first_offset = state.producers.open_at(producer_id, epoch)
+            if first_offset is None:
+                return None
+            offset, now = state.next_offset, now_ms()
+            marker = encode_marker(
+                producer_id, epoch, commits=commits, first_offset=first_offset, timestamp=now
+            )
+            aborted = None if commits else Aborted(producer_id, first_offset, offset)
+            if aborted is not None:
+                self._make_room(marker)  # the list of what is aborted is that of the segment with the marker
+                state.list_aborted([aborted])
+                # crash: what is about to be aborted is listed, no marker -> the next writer aborts it
+            aborts = state.aborts + (aborted is not None)
+            try:
+                self._append_locked((marker,))
+                self._note_marker(marker, first_offset, now, aborted, aborts)
+            except BaseException:
+                if state.next_offset != offset:
+                    self._note_marker(marker, first_offset, now, aborted, aborts)
+                raise
+            state.counters.moved(1, 0)  # a marker is no record
+        self.after_append(offset + 1, sync=False)
+        return offset
+
+    def _note_marker(
+        self,
+        marker: EncodedBatch,
+        first_offset: int,
+        now: int,
+        aborted: Aborted | None = None,
+        aborts: int = 0,
+    ) -> None:
+        """Note a marker that was appended; if Ctrl-C comes meanwhile, it is noted again."""
+        state = self._state
+        if aborted is not None:
+            state.note_aborted(aborted, aborts)
+        state.producers.note_marker(*marker.producer, state.next_offset - 1, now, first_offset)
+        state.publish_transactions()
+
+    # --- numbered batches
 
     def append_and_note(self, batches: tuple[EncodedBatch, ...]) -> int:
         """Append, and note the last batch for its producer, even if Ctrl-C comes once it is appended."""
@@ -213,6 +327,14 @@ class Appender:
             self.undo(writer, offset, position, error)
         state.counters.batched(len(batches), span)
         return offset
+
+    def _make_room(self, batch: EncodedBatch) -> None:
+        """Roll if the active segment has no room for a batch. Locked."""
+        state = self._state
+        state.check_appendable()
+        if not state.wake().has_room(batch.size, state.next_offset, batch.max_timestamp):
+            self._check_fits(batch.size)
+            state.roll()
 
     def undo(self, writer: SegmentWriter, offset: int, position: int, error: BaseException) -> NoReturn:
         """Undo a failed or interrupted append; if readers here already see it, publish it instead."""

@@ -40,7 +40,8 @@ class Compactor:
         """Return what a pass could clean at `now`, in milliseconds since the epoch."""
         state = self._state
         state.access.learn()
-        return cleanable(state.segments.segments, state.clean_offset, state.high_watermark, state.config, now)
+        limit = state.last_stable_offset
+        return cleanable(state.segments.segments, state.clean_offset, limit, state.config, now)
 
     def compact(self, now: int | None = None, progress: Progress | None = None) -> CompactionReport:
         """Run a pass and return its report; see Partition.compact()."""
@@ -85,7 +86,7 @@ class Compactor:
         state = self._state
         began = time.perf_counter()
         with state.sync_lock:  # not during a truncation
-            truncations, limit = state.page.truncations, min(state.high_watermark, state.durable_offset)
+            truncations, limit = state.page.truncations, min(state.last_stable_offset, state.durable_offset)
             work = cleanable(state.segments.segments, state.clean_offset, limit, state.config, now)
         if not work.segments:
             stopped = "nothing to clean"
@@ -93,7 +94,8 @@ class Compactor:
         settings = self._log_config
         pace = Pace(settings.cleaner_io_max_bytes_per_second, self._cancelled)
         buffer_bytes = settings.cleaner_dedupe_buffer_bytes
-        run = Pass(work, state.start_offset, state.config, buffer_bytes, now, pace, progress)
+        aborted = state.aborted_in(state.segments) if state.has_transactions else None
+        run = Pass(work, state.start_offset, state.config, buffer_bytes, now, pace, progress, aborted)
         with contextlib.closing(run.cleaned()) as cleaned_files:
             for cleaned, group in cleaned_files:
                 if not self._swap(truncations, cleaned, group):
@@ -191,8 +193,8 @@ class Compactor:
         state = self._state
         if not state.config.compacts:
             return None
-        segments, mark = state.segments.segments, state.high_watermark
-        ratio = dirty_ratio(segments, state.clean_offset, mark, state.config, now_ms())
+        segments, limit = state.segments.segments, state.last_stable_offset
+        ratio = dirty_ratio(segments, state.clean_offset, limit, state.config, now_ms())
         return replace(state.counters.passes, dirty_ratio=ratio)
 
     def cancel(self) -> None:

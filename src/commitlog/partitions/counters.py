@@ -67,6 +67,7 @@ class PartitionMetrics:
     next_offset: int
     durable_offset: int
     high_watermark: int
+    last_stable_offset: int
     segments: int
     size_bytes: int
     written: WriteMetrics | None = None

@@ -79,6 +79,18 @@ def headers_between(
             yield header
 
 
+def markers_from(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[BatchHeader, int]]:
+    """Iterate over the markers in [start, end), each with the first offset of its transaction."""
+    for segment in segments[_segment_of(segments, start) :]:
+        if segment.base_offset >= end or segment.size_bytes == 0:
+            continue
+        position = segment.position_of(start) if start > segment.base_offset else 0
+        for header, first_offset in segment.markers(position):
+            if header.base_offset >= end:
+                return
+            yield header, first_offset
+
+
 def _segment_of(segments: Sequence[Segment], offset: int) -> int:
     return max(bisect_right([segment.base_offset for segment in segments], offset) - 1, 0)
 

@@ -30,7 +30,8 @@ SIZE_BYTES = 4096
 NOT_REPLICATED = -1
 
 _MAGIC, _GENERATION, _START, _NEXT, _HIGH_WATERMARK, _DURABLE, _END_POSITION, _BASE, _CLEAN = range(9)
-_PRODUCERS, _TRUNCATIONS, _HELD, _HELD_NEXT, _GONE = 9, 10, 11, 12, 13
+_PRODUCERS, _TRUNCATIONS, _HELD, _HELD_NEXT, _GONE, _UNDECIDED, _ABORTS = 9, 10, 11, 12, 13, 14, 15
+_ALL_DECIDED = 1  # 0: there never was a transaction; above, 2 less is the first undecided offset
 _SLOTS = (512, 1024)  # each in its own sector
 _SLOT = Struct("<8q")  # sequence, and the fields of a checkpoint
 _MARK_SLOTS = (1536, 2048)
@@ -265,6 +266,35 @@ class StatePage:
         """Whether any batch names its producer."""
         return bool(self._words[_PRODUCERS])
 
+    # --- transactions
+
+    def publish_transactions(self, undecided: int | None, aborts: int) -> None:
+        """Tell readers where undecided transactions begin, and how many the active segment's markers aborted.
+
+        Before an append that begins one, and after a marker that ends one.
+        """
+        words = self._words
+        words[_ABORTS] = aborts
+        words[_UNDECIDED] = _ALL_DECIDED if undecided is None else undecided + 2
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether there ever was a transaction, as far as is known."""
+        return self._words[_UNDECIDED] != 0
+
+    @property
+    def undecided_offset(self) -> int | None:
+        """The offset from which on transactions may be undecided; None if all are decided."""
+        word = self._words[_UNDECIDED]
+        return word - 2 if word > _ALL_DECIDED else None
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything below it is decided and on every in-sync replica."""
+        mark = self.high_watermark  # first: a word that covers what is below it was stored before it
+        undecided = self.undecided_offset
+        return mark if undecided is None else min(undecided, mark)
+
     # --- several writers
 
     def hold(self) -> None:
@@ -311,6 +341,7 @@ class StatePage:
     base_offset = _Word(_BASE)  # of the active segment
     clean_offset = _Word(_CLEAN)  # everything below it is compacted
     end_position = _Word(_END_POSITION)  # where the active segment ends
+    aborts = _Word(_ABORTS)  # the number of transactions that markers in the active segment aborted
 
     @property
     def high_watermark(self) -> int:

@@ -1,9 +1,10 @@
 """What a partition remembers about its producers, so that a batch that is sent again is not appended again.
 
 A producer numbers its records in each partition from 0: the sequence. As in Kafka, the last batches of each
-producer are remembered. Of all publications only the last batch is, because they come one after another. All
-of this is derived: the numbers are in the headers of the batches, and a `.snapshot` beside a segment only
-saves reading the headers before it.
+producer are remembered. Of all publications only the last batch is, because they come one after another. A
+producer's transaction is open from its first transactional batch to the marker that ends it. All of this is
+derived: the numbers are in the headers of the batches, and a `.snapshot` beside a segment only saves reading
+the headers before it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from commitlog import files
-from commitlog.batches.format import PUBLISHED
+from commitlog.batches.format import ABORT, COMMIT, PUBLISHED, BatchHeader
 from commitlog.checksum import crc32c
 from commitlog.errors import OutOfOrderSequenceError, ProducerFencedError
 from commitlog.partitions.layout import headers_between
@@ -26,7 +27,10 @@ KEPT_BATCHES = 5
 SILENT_MS = 24 * 60 * 60 * 1000  # a producer silent for this long is forgotten; Kafka's default
 SEQUENCES = 1 << 31  # after that many, sequences start again at 0
 _MAGIC = b"CLPROD1\0"
-_PRODUCER, _BATCH, _CHECKSUM = Struct("<qhBxxxxx"), Struct("<iiqq"), Struct("<I")
+_PRODUCER, _BATCH, _CHECKSUM = Struct("<qhBBxxxx"), Struct("<iiqq"), Struct("<I")
+_TRANSACTION = Struct("<qq")  # first_offset, -1 if it is not open; when it last changed
+_NONE, _OPEN, _ABORTED, _COMMITTED = range(4)  # the last transaction of a producer
+_ENDED = {ABORT: _ABORTED, COMMIT: _COMMITTED}
 
 
 class SentBatch(NamedTuple):
@@ -46,20 +50,32 @@ class Published(NamedTuple):
     base_offset: int
 
 
+class OpenTransaction(NamedTuple):
+    """A transaction that no marker has ended in this partition; `changed_ms` is when its last batch came."""
+
+    producer_id: int
+    epoch: int
+    first_offset: int
+    changed_ms: int
+
+
 class _Producer:
-    __slots__ = ("batches", "epoch")
+    __slots__ = ("batches", "changed_ms", "epoch", "first_offset", "transaction")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: list[SentBatch] = []  # the last ones, in order
+        self.transaction = _NONE  # the one of this epoch
+        self.first_offset = -1  # of its first batch, while it is open
+        self.changed_ms = 0
 
     @property
     def next_sequence(self) -> int:
-        return (self.batches[-1].last_sequence + 1) % SEQUENCES
+        return (self.batches[-1].last_sequence + 1) % SEQUENCES if self.batches else 0
 
     @property
     def timestamp(self) -> int:
-        return max(batch.timestamp for batch in self.batches)
+        return max(self.changed_ms, max((batch.timestamp for batch in self.batches), default=0))
 
 
 class Producers:
@@ -67,17 +83,25 @@ class Producers:
 
     def __init__(self) -> None:
         self._known: dict[int, _Producer] = {}
+        self._open: dict[int, int] = {}  # the first_offset of each open transaction, by producer; in order
+        # (first_offset, offset of the marker) of those that ended, until every replica has the marker
+        self._ended: list[tuple[int, int]] = []
+        self.has_replicas = False  # otherwise a marker decides at once
         self.published: Published | None = None  # the last one
+        self.has_transactions = False  # whether there ever was one, as far as is known
         self.next_offset = 0
 
     def __len__(self) -> int:
         return len(self._known) + (self.published is not None)
 
-    def find(self, producer: tuple[int, int, int], count: int, name: str) -> int | None:
+    def find(
+        self, producer: tuple[int, int, int], count: int, name: str, *, transactional: bool = False
+    ) -> int | None:
         """Return the base_offset of a batch that is already here; None if it must be appended.
 
         `producer` is its producer_id, producer_epoch and base_sequence. OutOfOrderSequenceError if earlier
-        batches are missing, ProducerFencedError if its producer has a later epoch here.
+        batches are missing, ProducerFencedError if its producer has a later epoch here, or if the transaction
+        of its epoch has ended.
         """
         producer_id, epoch, sequence = producer
         known = self._known.get(producer_id)
@@ -91,11 +115,23 @@ class Producers:
             for batch in known.batches:
                 if (batch.base_sequence, batch.last_sequence) == (sequence, last):
                     return batch.base_offset
+            if transactional and known.transaction in (_ABORTED, _COMMITTED):
+                raise ProducerFencedError(name, producer_id, epoch, epoch + 1)
+        elif known.transaction == _OPEN:  # a marker must end it first
+            raise ProducerFencedError(name, producer_id, epoch, known.epoch)
         if sequence != expected:
             raise OutOfOrderSequenceError(name, producer_id, sequence, expected)
         return None
 
-    def note(self, producer: tuple[int, int, int], span: int, base_offset: int, timestamp: int) -> None:
+    def note(
+        self,
+        producer: tuple[int, int, int],
+        span: int,
+        base_offset: int,
+        timestamp: int,
+        *,
+        transactional: bool = False,
+    ) -> None:
         """Note a batch that was appended."""
         producer_id, epoch, sequence = producer
         if epoch == PUBLISHED:
@@ -106,19 +142,100 @@ class Producers:
             known = _Producer(epoch)
         batch = SentBatch(sequence, (sequence + span - 1) % SEQUENCES, base_offset, timestamp)
         known.batches = [*known.batches[1 - KEPT_BATCHES :], batch]
+        if transactional:
+            # an open one of an earlier epoch, which only damage can leave, stays undecided with this one
+            first = self._open.setdefault(producer_id, base_offset)
+            known.transaction, known.first_offset, known.changed_ms = _OPEN, first, timestamp
+            self.has_transactions = True
         self._known[producer_id] = known  # last: Ctrl-C must not leave one without batches
+
+    def note_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        decision: int,
+        offset: int,
+        timestamp: int,
+        first_offset: int | None = None,
+    ) -> None:
+        """Note a marker that was appended at `offset`; `first_offset` is where its transaction begins, if its
+        batches were not noted.
+        """
+        known = self._known.get(producer_id)
+        if known is None or known.epoch != epoch:
+            known = _Producer(epoch)
+        known.transaction, known.first_offset, known.changed_ms = _ENDED[decision], -1, timestamp
+        self._known[producer_id] = known
+        self.has_transactions = True
+        first = self._open.get(producer_id, first_offset)
+        if first is not None and self.has_replicas:
+            self._ended.append((first, offset))
+        self._open.pop(producer_id, None)  # last: if Ctrl-C comes before, the marker is noted again
+
+    def note_header(self, header: BatchHeader, now_ms: int) -> None:
+        """Note a batch of the log by its header."""
+        if header.is_marker:
+            producer_id, epoch, decision = header.producer
+            self.note_marker(producer_id, epoch, decision, header.base_offset, now_ms)
+        elif header.producer_id != -1:
+            span, transactional = header.next_offset - header.base_offset, header.is_transactional
+            self.note(header.producer, span, header.base_offset, now_ms, transactional=transactional)
 
     def read(self, segments: Sequence[Segment], end: int, now_ms: int) -> None:
         """Note the batches in [next_offset, end), except for damaged ones."""
         for header in headers_between(segments, self.next_offset, end, sound=True):
             if header.producer_id != -1:
-                span = header.next_offset - header.base_offset
-                self.note(header.producer, span, header.base_offset, now_ms)
+                self.note_header(header, now_ms)
         self.next_offset = end
 
     def forget_before(self, timestamp: int) -> None:
-        """Forget the producers that have sent nothing since `timestamp`."""
-        self._known = {key: one for key, one in self._known.items() if one.timestamp >= timestamp}
+        """Forget the producers that have sent nothing since `timestamp`, and have no open transaction."""
+        self._known = {
+            key: one
+            for key, one in self._known.items()
+            if one.transaction == _OPEN or one.timestamp >= timestamp
+        }
+
+    # --- transactions
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return the transactions that no marker has ended, the one that began first before the others."""
+        return [
+            OpenTransaction(producer_id, known.epoch, first, known.changed_ms)
+            for producer_id, first in list(self._open.items())
+            for known in [self._known.get(producer_id)]
+            if known is not None
+        ]
+
+    def open_at(self, producer_id: int, epoch: int) -> int | None:
+        """Return the first offset of a producer's transaction if it is open here, otherwise None."""
+        known = self._known.get(producer_id)
+        return known.first_offset if known and known.epoch == epoch and known.transaction == _OPEN else None
+
+    def decided(self, producer_id: int, epoch: int) -> bool | None:
+        """Return whether a marker here has committed a transaction; None if there is none."""
+        known = self._known.get(producer_id)
+        if known is None or known.epoch != epoch or known.transaction not in (_ABORTED, _COMMITTED):
+            return None
+        return known.transaction == _COMMITTED
+
+    def undecided_from(self, high_watermark: int) -> int | None:
+        """Return the first offset of a transaction that may be decided otherwise; None if all are final.
+
+        With replicas, a marker decides only once it is below the high watermark.
+        """
+        undecided = next(iter(self._open.values()), None)
+        if self._ended:
+            self._ended = [one for one in self._ended if one[1] >= high_watermark]
+            firsts = [first for first, _ in self._ended]
+            return min(firsts if undecided is None else [undecided, *firsts], default=None)
+        return undecided
+
+    def note_ended(self, ended: Iterable[tuple[int, int]]) -> None:
+        """Note transactions that ended, each as its first_offset and the offset of its marker; there are
+        replicas, which may not have the markers.
+        """
+        self._ended, self.has_replicas = list(ended), True
 
     # --- snapshots
 
@@ -133,12 +250,14 @@ class Producers:
 
     def _packed(self) -> Iterator[bytes]:
         for producer_id, one in self._known.items():
-            yield _PRODUCER.pack(producer_id, one.epoch, len(one.batches))
+            yield _PRODUCER.pack(producer_id, one.epoch, len(one.batches), one.transaction)
+            if one.transaction != _NONE:
+                yield _TRANSACTION.pack(one.first_offset, one.changed_ms)
             for batch in one.batches:
                 yield _BATCH.pack(*batch)
         if self.published is not None:
             file_id, next_sequence, base_offset = self.published
-            yield _PRODUCER.pack(file_id, PUBLISHED, 1)
+            yield _PRODUCER.pack(file_id, PUBLISHED, 1, _NONE)
             yield _BATCH.pack(next_sequence - 1, next_sequence - 1, base_offset, 0)
 
     @classmethod
@@ -163,19 +282,29 @@ class Producers:
     def _unpack(self, body: bytes) -> None:
         place = 0
         while place < len(body):
-            producer_id, epoch, count = _PRODUCER.unpack_from(body, place)
+            producer_id, epoch, count, transaction = _PRODUCER.unpack_from(body, place)
             place += _PRODUCER.size
             again = epoch != PUBLISHED and producer_id in self._known  # a staged file may have any number
-            if again or not 1 <= count <= KEPT_BATCHES:
-                raise ValueError(f"{count} batches of producer {producer_id}")
+            known = _Producer(epoch)
+            if transaction != _NONE:
+                known.transaction = transaction
+                known.first_offset, known.changed_ms = _TRANSACTION.unpack_from(body, place)
+                place += _TRANSACTION.size
+            least = 1 if transaction in (_NONE, _OPEN) else 0
+            possible = transaction <= _COMMITTED and (known.first_offset >= 0) == (transaction == _OPEN)
+            if again or not possible or not least <= count <= KEPT_BATCHES:
+                raise ValueError(f"{count} batches of producer {producer_id}, transaction {transaction}")
             starts = range(place, place + count * _BATCH.size, _BATCH.size)
-            batches = [SentBatch(*_BATCH.unpack_from(body, start)) for start in starts]
-            place, last = starts.stop, batches[-1]
+            known.batches = [SentBatch(*_BATCH.unpack_from(body, start)) for start in starts]
+            place = starts.stop
             if epoch == PUBLISHED:
+                last = known.batches[-1]
                 self.published = Published(producer_id, last.last_sequence + 1, last.base_offset)
             else:
-                self._known[producer_id] = _Producer(epoch)
-                self._known[producer_id].batches = batches
+                self._known[producer_id] = known
+                self.has_transactions |= transaction != _NONE
+        opened = [(one.first_offset, key) for key, one in self._known.items() if one.transaction == _OPEN]
+        self._open = {key: first for first, key in sorted(opened)}
 
 
 def _seal(offset: int, body: bytes) -> bytes:
@@ -211,15 +340,18 @@ def remove_snapshots(paths: Iterable[str]) -> None:
         files.remove(path)
 
 
-def restored(directory: str, segments: Sequence[Segment], next_offset: int, now_ms: int) -> Producers:
+def restored(
+    directory: str, segments: Sequence[Segment], next_offset: int, now_ms: int, *, read_only: bool = False
+) -> Producers:
     """Return the producers of a partition, from its newest whole snapshot and the batches after it.
 
-    Snapshots above next_offset belong to records that are gone, and are removed.
+    Snapshots above next_offset belong to records that are gone, and are removed unless `read_only`.
     """
     found: Producers | None = None
     for path in reversed(snapshots(directory)):
         if offset_of(path) > next_offset:
-            files.remove(path)
+            if not read_only:
+                files.remove(path)
         elif found is None:
             found = Producers.load(path)
     if found is None:

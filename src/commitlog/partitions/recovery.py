@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 
-from commitlog import files
+from commitlog import aborted_index, files
 from commitlog.batches.scan import check_batches, only_zeros
 from commitlog.config import RecoveryMode, TopicConfig
 from commitlog.errors import CorruptionError, TornTailError
@@ -28,6 +28,7 @@ from commitlog.segment import (
     TEMPORARY_SUFFIX,
     Segment,
     companions,
+    derived_files,
     segment_path,
 )
 from commitlog.segment_files import CLEANED_SUFFIX, finish_swaps, list_segments
@@ -140,7 +141,8 @@ class Recovery:
             unfinished.add(CLEANED_SUFFIX)
         for name in names:
             stem, suffix = os.path.splitext(name)
-            orphan = suffix in (OffsetIndex.suffix, TimeIndex.suffix) and stem + LOG_SUFFIX not in names
+            derived = suffix in (OffsetIndex.suffix, TimeIndex.suffix, aborted_index.SUFFIX)
+            orphan = derived and stem + LOG_SUFFIX not in names
             if orphan or suffix in unfinished:
                 files.remove(os.path.join(self._directory, name))
 
@@ -149,7 +151,7 @@ class Recovery:
         start = known.start_offset
         while len(segments) > 1 and segments[1].base_offset <= start:
             if not self._read_only:
-                for path in (segments[0].path, *companions(segments[0].path)):
+                for path in (segments[0].path, *derived_files(segments[0].path)):
                     files.remove(path)
             segments = segments[1:]
         if not segments and known.durable_offset <= start:
@@ -287,7 +289,7 @@ class Recovery:
         self._cut_bytes += sum(segment.size_bytes for segment in dropped)
         if dropped and not self._read_only:
             for segment in reversed(dropped):
-                for path in (segment.path, *companions(segment.path)):
+                for path in (segment.path, *derived_files(segment.path)):
                     files.remove(path)
             # if one came back after a power cut, it could be taken for later appends
             files.sync_directory(self._directory)

@@ -53,6 +53,7 @@ class ReplicaRole:
             with contextlib.suppress(DiskFullError):  # it is derived; a full disk must not prevent the open
                 state.store_epochs(state.epochs)
         state.publish_mark(max(start, min(start if kept_mark is None else kept_mark, end)))
+        state.find_undecided()
         if kept_mark is not None and state.mark != kept_mark:
             self._syncer.sync_page()  # a power cut must not restore it, with other records below it
         self._refuse_users()
@@ -100,6 +101,7 @@ class ReplicaRole:
             state.store_epochs(history)
             state.epochs = history
             state.publish_mark(state.start_offset)
+            state.find_undecided()
 
     def attend(self, appended: Callable[[], None] | None, wait: Callable[[int, int], None] | None) -> None:
         """Set the callbacks of the node that replicates the partition; see Partition.attend()."""
@@ -107,11 +109,14 @@ class ReplicaRole:
         state.waiters.attended((appended is not None) - (state.on_append is not None))
         state.on_append, self._wait_replicated = appended, wait
 
-    def acknowledge(self, leader_epoch: int) -> None:
-        """Wait until everything appended so far is durable and replicated; see Partition.acknowledge()."""
-        state = self._state
-        end, wait = state.next_offset, self._wait_replicated
-        self._syncer.sync()
+    def acknowledge(self, leader_epoch: int, end: int | None = None) -> None:
+        """Wait until everything below `end` is durable and replicated; see Partition.acknowledge()."""
+        state, wait = self._state, self._wait_replicated
+        if end is None:
+            end = state.next_offset
+            self._syncer.sync()
+        else:
+            self._syncer.sync_to(end)
         if wait is not None:
             wait(end, leader_epoch)
 
@@ -137,7 +142,7 @@ class ReplicaRole:
 
     # --- sending
 
-    def read_replica(self, offset: int, max_bytes: int) -> ReplicaSlice:
+    def read_replica(self, offset: int, max_bytes: int, before: int | None = None) -> ReplicaSlice:
         """Return whole batches of one segment from `offset` on; see Partition.read_replica()."""
         state = self._state
         deadline: float | None = None
@@ -156,6 +161,8 @@ class ReplicaRole:
             if number + 1 < len(layout.bases):
                 end_offset = layout.bases[number + 1]
             try:
+                if before is not None and offset < before < end_offset:
+                    end, end_offset = segment.position_of(before), before
                 return self._slice(segment, active, offset, end, end_offset, max_bytes)
             except (FileNotFoundError, CorruptionError) as problem:  # the segment may have been replaced
                 deadline = state.wait_for_change(layout, layout.generation, problem, deadline)
@@ -190,6 +197,8 @@ class ReplicaRole:
         if len(data) == 0:
             return state.next_offset
         found = received(data, state.next_offset, f"{state.name}, as its leader sent it")
+        if found.has_transactions and not state.tells_of_transactions:
+            self._syncer.declare_transactions()
         if found.numbered and not state.tells_of_producers:
             self._syncer.declare_producers()
         with state.lock:
@@ -216,6 +225,8 @@ class ReplicaRole:
         # crash: leader epochs whose batches are not there -> open() drops them
         writer = self._writer_for(found, segment_base)
         position = writer.segment.size_bytes
+        if found.has_transactions:
+            self._before_transactions(found)
         try:
             writer.append_stamped(found.data, found.places)
             state.next_offset = found.next_offset
@@ -226,9 +237,21 @@ class ReplicaRole:
             if state.next_offset != offset:  # Ctrl-C may come once the batches are appended
                 state.epochs = history
                 state.counters.batched(len(found.places), state.next_offset - offset)
+                state.counters.moved(sum(header.is_marker for header in found.numbered), 0)  # no records
                 for header in found.numbered:
-                    span = header.next_offset - header.base_offset
-                    state.producers.note(header.producer, span, header.base_offset, now_ms())
+                    state.producers.note_header(header, now_ms())
+                for aborted in found.aborted:
+                    state.note_aborted(aborted, state.aborts + 1)
+            if found.has_transactions:
+                state.publish_transactions()
+
+    def _before_transactions(self, found: Received) -> None:
+        """Tell readers what they must know before they see a leader's transactions and markers."""
+        state = self._state
+        state.list_aborted(found.aborted)
+        first = next((one.base_offset for one in found.numbered if one.is_transactional), None)
+        if first is not None:
+            state.undecided_before(first)
 
     def _history_with(self, starts: Sequence[EpochStart], source: str) -> EpochHistory:
         """Return the history with the epochs of the next batches; an epoch here without records may go."""
@@ -274,6 +297,8 @@ class ReplicaRole:
                 # crash: the last segment, which was empty, is gone -> open() goes on in the one before
                 files.sync_directory(state.path)  # or it could come back after what is appended now
             state.unsynced = [one for one in state.unsynced if one is not segments[-1]]
+            if state.has_transactions:
+                state.count_aborted_in(segments[-1])
             state.publish_layout(segments)
         except Exception:
             raise
@@ -289,6 +314,8 @@ class ReplicaRole:
         state.counters.counts = counts
         state.counters.moved(0, size)
         state.unsynced = [one for one in state.unsynced if one is not segments[-1]]
+        if state.has_transactions:
+            state.count_aborted_in(segments[-1])
         state.go_on_in(segments, size)
 
 

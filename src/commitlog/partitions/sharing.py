@@ -20,7 +20,7 @@ from commitlog.partitions.layout import Layout
 from commitlog.partitions.page import StatePage
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.partitions.state import LogState, now_ms, unsynced
-from commitlog.segment import Segment, companions, segment_path
+from commitlog.segment import Segment, derived_files, segment_path
 from commitlog.segment_files import list_segments
 from commitlog.segment_writer import SegmentWriter
 
@@ -100,6 +100,8 @@ class SharedAccess(Access):
         state.next_offset = page.next_offset
         self._look_at_the_page()
         self._learn_of_producers()
+        if page.has_transactions:
+            self._learn_of_transactions(died)
         state.writer.share()
         page.hold()
         return True
@@ -112,6 +114,15 @@ class SharedAccess(Access):
             state.restore_producers()
         elif page.has_producers and known.next_offset < state.next_offset:
             known.read(state.segments.segments, state.next_offset, now_ms())
+
+    def _learn_of_transactions(self, died: bool) -> None:
+        state = self._state
+        state.has_transactions = True
+        state.forget_aborted()
+        if died:
+            # crash: the page says that a transaction begins, or has not ended, which is not so -> corrected
+            state.restore_producers()
+        state.undecided = state.page.undecided_offset
 
     def _look_at_the_page(self) -> bool:
         state = self._state
@@ -157,7 +168,7 @@ def found(path: str, name: str, config: TopicConfig, cache: OpenFiles, page: Sta
     while segments and segments[-1].base_offset > page.base_offset:
         # Ctrl-C ended a roll or an adoption that nobody was told of; its records will be appended elsewhere
         unused = segments.pop().path
-        for leftover in (unused, *companions(unused)):
+        for leftover in (unused, *derived_files(unused)):
             files.remove(leftover)
         files.sync_directory(path)  # or it could come back after what is appended now
     while len(segments) > 1 and segments[1].base_offset <= page.start_offset:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from commitlog import files, retention
+from commitlog.batches.encode import EncodedBatch
+from commitlog.batches.markers import encode_marker
 from commitlog.config import MAX_INT64
 from commitlog.errors import CommitLogError, CorruptionError, DiskFullError, OffsetOutOfRangeError
+from commitlog.partitions import producer_state
+from commitlog.partitions.layout import markers_from
 from commitlog.partitions.producer_state import Producers, remove_snapshots, snapshots, sync_snapshots
 from commitlog.partitions.producer_state import offset_of as snapshot_offset
-from commitlog.partitions.state import LogState
+from commitlog.partitions.state import LogState, now_ms
 from commitlog.partitions.syncer import Syncer
 from commitlog.segment import Segment
 from commitlog.segment_files import put_in_place, shorter_copy
@@ -37,6 +41,8 @@ class Shortener:
         state.check_writable()
         if offset <= state.start_offset:
             return True
+        if offset > state.high_watermark:
+            state.access.learn()  # another process may have appended
         if offset > state.high_watermark and truncations is None:
             raise OffsetOutOfRangeError(state.name, offset, state.start_offset, state.high_watermark)
         self._syncer.sync_to(offset)  # keeps start_offset <= durable_offset, which recovery relies on
@@ -112,7 +118,7 @@ class Shortener:
             sizes, active_max = [one.size_bytes for one in layout.segments], state.writer.latest()
             # a follower trims its active segment only when its leader's start_offset says so
             ends = [*layout.bases, state.next_offset if state.rolls_by_itself else MAX_INT64]
-            mark = state.high_watermark
+            mark = state.last_stable_offset  # a transaction is removed once it is decided, not in part before
             most = max(number for number, end in enumerate(ends) if number == 0 or end <= mark)
         try:
             count, damage = retention.expired(layout.segments, sizes, active_max, state.config, now_ms, most)
@@ -166,7 +172,7 @@ class Shortener:
 
     def _truncate_to(self, offset: int) -> None:
         if offset < self._state.next_offset:
-            self._truncate_locked(offset)
+            self._truncate_locked(offset, self._markers_again(offset))
 
     def _make(self, change: Callable[[], None]) -> None:
         """Make a change that replaces files, with both locks held. An error half-way stops the partition;
@@ -192,8 +198,11 @@ class Shortener:
         state.take_up_files()
         change()
 
-    def _truncate_locked(self, offset: int) -> None:
-        """Make the log end at `offset`, which may be below start_offset, but not below the first segment."""
+    def _truncate_locked(self, offset: int, markers: Sequence[EncodedBatch] = ()) -> None:
+        """Make the log end at `offset`, which may be below start_offset, but not below the first segment.
+
+        The `markers` follow there.
+        """
         state = self._state
         history = state.epochs.truncated_from(offset)
         if history != state.epochs:
@@ -201,14 +210,39 @@ class Shortener:
         # crash: records whose leader epochs the file does not tell -> open() reads them from the batches
         keep = state.segments.find(offset)
         try:
-            size = shorter_copy(state.segments.segments[keep], offset)
+            size = shorter_copy(state.segments.segments[keep], offset, markers)
         except OSError as error:
             raise state.full(error) from error
-        self._end_at(offset, keep, size)
+        self._end_at(offset, offset + len(markers), keep, size)
         state.epochs = history
 
-    def _end_at(self, offset: int, keep: int, size: int) -> None:
-        """Make the log end at `offset` in the segment number `keep`, of which a shorter copy is ready."""
+    def _markers_again(self, offset: int) -> list[EncodedBatch]:
+        """Return new markers for the transactions that begin below `offset` and whose markers are above it.
+
+        What was decided stays decided. A replica gets its markers from its leader instead.
+        """
+        state = self._state
+        if not state.has_transactions or state.mark is not None:
+            return []
+        segments = state.segments.segments
+        kept = producer_state.restored(state.path, segments, offset, now_ms(), read_only=True)
+        decided: dict[tuple[int, int], bool] = {}
+        with contextlib.suppress(CorruptionError):  # the part that goes may be damaged
+            for header, _ in markers_from(segments, offset, state.next_offset):
+                decided.setdefault((header.producer_id, header.producer_epoch), header.commits)
+        return [
+            encode_marker(
+                one.producer_id, one.epoch, commits=decided[one[:2]],
+                first_offset=one.first_offset, timestamp=now_ms(),
+            )
+            for one in kept.open_transactions()
+            if one[:2] in decided
+        ]  # fmt: skip
+
+    def _end_at(self, offset: int, end: int, keep: int, size: int) -> None:
+        """Remove what is at `offset` and above, from the segment number `keep` on, of which a shorter copy is
+        ready: with its markers it ends at `end`.
+        """
         state = self._state
         page, segments = state.page, state.segments.segments
         state.durable_offset = min(state.durable_offset, offset)
@@ -230,8 +264,8 @@ class Shortener:
         kept = put_in_place(segments[keep], size)
         state.start_offset = min(state.start_offset, offset)
         page.publish_start(state.start_offset)
-        state.counters.moved(offset - state.next_offset, kept.size_bytes - state.writer.segment.size_bytes)
-        state.next_offset = offset
+        state.counters.moved(end - state.next_offset, kept.size_bytes - state.writer.segment.size_bytes)
+        state.next_offset = end
         state.unsynced = [one for one in state.unsynced if one.base_offset < kept.base_offset]
         state.writer = SegmentWriter.open(kept, state.config, trust_indexes=False)
         state.publish_layout((*segments[:keep], kept))
@@ -259,6 +293,7 @@ class Shortener:
         remove_snapshots(snapshots(state.path))
         state.producers = Producers()
         state.producers.next_offset = offset
+        state.find_undecided()
         if state.mark is not None:
             state.publish_mark(offset)
         self._syncer.sync_page()

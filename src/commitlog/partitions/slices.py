@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from commitlog import files
+from commitlog.aborted_index import Aborted
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.encode import reencode
-from commitlog.batches.format import HEADER_BYTES, BatchHeader, check, header_at, peek
+from commitlog.batches.format import HEADER_BYTES, TRANSACTIONAL, BatchHeader, check, header_at, peek
+from commitlog.batches.markers import first_offset_of
 from commitlog.batches.single import walk_ones
 from commitlog.errors import CorruptionError
 from commitlog.partitions.epochs import NO_EPOCH, EpochStart
@@ -104,7 +106,8 @@ class Received(NamedTuple):
     """Sound consecutive batches with the offsets [base_offset, next_offset).
 
     `places` has the base_offset, the position in the data and the latest timestamp of each. `epochs` has the
-    leader epochs that start among them, `numbered` the headers of those that name their producer.
+    leader epochs that start among them, `numbered` the headers of those that name their producer, `aborted`
+    what markers among them abort.
     """
 
     data: Buffer
@@ -113,6 +116,12 @@ class Received(NamedTuple):
     places: list[tuple[int, int, int]]
     epochs: list[EpochStart]
     numbered: list[BatchHeader]
+    aborted: list[Aborted]
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether any of them belongs to a transaction."""
+        return any(header.flags & TRANSACTIONAL for header in self.numbered)
 
 
 def received(data: Buffer, base_offset: int, source: str) -> Received:
@@ -122,14 +131,15 @@ def received(data: Buffer, base_offset: int, source: str) -> Received:
     encoded again.
     """
     data = _from_offset(data, base_offset, source)
-    found = Received(data, base_offset, base_offset, [], [], [])
+    found = Received(data, base_offset, base_offset, [], [], [], [])
     view, place, end, offset, epoch = memoryview(data), 0, len(data), base_offset, NO_EPOCH
     while place < end:
         header = check(view, place, end, source)
         if header.base_offset != offset:
             raise CorruptionError(source, place, f"offset {header.base_offset} where {offset} was expected")
         RecordBatch(header, view[place : place + header.size], source, place).check_contents()
-        if header.record_count:  # a batch that a repair put in the place of lost records has no real epoch
+        # a batch that a repair put in the place of lost records has no real epoch
+        if header.record_count or header.is_marker:
             if header.leader_epoch < max(epoch, 0):
                 raise CorruptionError(source, place, f"leader epoch {header.leader_epoch} follows {epoch}")
             if header.leader_epoch > epoch:
@@ -137,6 +147,8 @@ def received(data: Buffer, base_offset: int, source: str) -> Received:
                 found.epochs.append(EpochStart(epoch, offset))
         if header.producer_id != -1:
             found.numbered.append(header)
+        if header.is_marker and not header.commits:
+            found.aborted.append(Aborted(header.producer_id, first_offset_of(header, view, place), offset))
         found.places.append((offset, place, header.max_timestamp))
         place, offset = walk_ones(view, place + header.size, end, header.next_offset, epoch, found.places)
     return found._replace(next_offset=offset)

@@ -10,9 +10,10 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
+from commitlog.aborted_index import AbortedRanges
 from commitlog.bells import FIRST_PAUSE, LONGEST_PAUSE, Bell, Listener
 from commitlog.config import TopicConfig
 from commitlog.errors import (
@@ -23,8 +24,8 @@ from commitlog.errors import (
     UnknownTopicError,
 )
 from commitlog.open_files import OpenFiles
-from commitlog.partitions import epochs
-from commitlog.partitions.layout import Layout
+from commitlog.partitions import epochs, producer_state
+from commitlog.partitions.layout import Layout, markers_from
 from commitlog.partitions.page import StatePage
 from commitlog.partitions.recovery import Recovery
 from commitlog.progress import Steps
@@ -37,8 +38,8 @@ _TO_BE_LISTED = -1  # differs from every generation of a page
 
 Piece = TypeVar("Piece")
 Answer = TypeVar("Answer")
-# pieces of the offsets [start, end) of a segment, each with the offset after it
-ReadSegment = Callable[[Segment, int, int], Iterator[tuple[Piece, int]]]
+# pieces of the offsets [start, end) of a segment, without what is aborted, each with the offset after it
+ReadSegment = Callable[[Segment, int, int, AbortedRanges | None], Iterator[tuple[Piece, int]]]
 
 
 class Source(Protocol):
@@ -80,6 +81,14 @@ class Source(Protocol):
         """Readers stop here; next_offset if there are no replicas."""
 
     @property
+    def last_stable_offset(self) -> int:
+        """Readers of committed records stop here: no transaction below it is open."""
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether there ever was a transaction."""
+
+    @property
     def changes(self) -> int:
         """A count that grows whenever segments change; odd during the change."""
 
@@ -93,11 +102,13 @@ class Source(Protocol):
     def layout(self) -> Layout:
         """Return the segments as they are now."""
 
-    def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
-        """Return [start, end) with defaults, cut at the high watermark; OffsetOutOfRangeError if outside."""
+    def bounds(self, start: int | None, end: int | None, *, committed: bool) -> tuple[int, int]:
+        """Return [start, end) with defaults, cut at the last stable offset, or at the high watermark unless
+        `committed`; OffsetOutOfRangeError if it is outside the log.
+        """
 
-    def pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
-        """Read [start, end) segment by segment."""
+    def pieces(self, start: int, end: int, read: ReadSegment[Piece], *, committed: bool) -> Iterator[Piece]:
+        """Read [start, end) segment by segment; leave aborted transactions out if `committed`."""
 
     def ask(self, question: Callable[[Layout], Answer]) -> Answer:
         """Return the answer to a question about the segments; ask again if they are replaced meanwhile."""
@@ -105,7 +116,7 @@ class Source(Protocol):
     def changed_since(self, layout: Layout) -> bool:
         """Say whether segments have changed; wait for a change that is under way."""
 
-    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
+    def wait_for(self, offset: int, timeout: float | None = None, *, committed: bool = True) -> bool:
         """Wait until `offset` can be read; False after `timeout` seconds."""
 
     def watch(self, signal: Signal) -> bool:
@@ -131,6 +142,8 @@ class LocalSource:
     next_offset: int
     durable_offset: int
     high_watermark: int
+    last_stable_offset: int
+    has_transactions: bool
     changes: int
     truncations: int
 
@@ -173,22 +186,36 @@ class LocalSource:
         """Return None: nobody rings one."""
         return None
 
-    def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
-        """Return [start, end) with defaults, cut at the high watermark; OffsetOutOfRangeError if outside."""
+    def aborted_in(self, layout: Layout) -> AbortedRanges:
+        """Return the aborted transactions that readers of these segments leave out."""
+        raise NotImplementedError
+
+    def is_present(self, layout: Layout) -> bool:
+        """Say whether what aborted_in() has just returned is true of these segments."""
+        raise NotImplementedError
+
+    def end_for(self, *, committed: bool) -> int:
+        """Return where readers stop: at the last stable offset, or at the high watermark."""
+        return self.last_stable_offset if committed else self.high_watermark
+
+    def bounds(self, start: int | None, end: int | None, *, committed: bool) -> tuple[int, int]:
+        """Return [start, end) with defaults, cut at the last stable offset, or at the high watermark unless
+        `committed`; OffsetOutOfRangeError if it is outside the log.
+        """
         self.check_open()
         low, high = self.start_offset, self.next_offset
         start = low if start is None else start
         if not low <= start <= high:
             raise OffsetOutOfRangeError(self.name, start, low, high)
-        mark = self.high_watermark
+        mark = self.end_for(committed=committed)
         return start, mark if end is None else min(end, mark)
 
-    def pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
+    def pieces(self, start: int, end: int, read: ReadSegment[Piece], *, committed: bool) -> Iterator[Piece]:
         """Read [start, end) segment by segment, and go on if segments are replaced meanwhile."""
         deadline: float | None = None
         while start < end:
             changes = self.changes  # first: a log that is truncated from here on may grow again
-            end = min(end, self.high_watermark)
+            end = min(end, self.end_for(committed=committed))
             layout = self.layout()
             if start < self.start_offset:  # trimmed meanwhile
                 raise OffsetOutOfRangeError(self.name, start, self.start_offset, self.next_offset)
@@ -196,10 +223,15 @@ class LocalSource:
             segment = layout.segments[number]
             following = layout.bases[number + 1] if number + 1 < len(layout.bases) else end
             try:
-                for piece, after in read(segment, start, end):
+                aborted = None
+                if committed and self.has_transactions:
+                    aborted = self.aborted_in(layout)
+                    if not self.is_present(layout):  # once compaction has removed a transaction's records,
+                        continue  # and then its marker, nothing tells that it was aborted
+                for piece, after in read(segment, start, end, aborted):
                     start = after
                     yield piece
-                end = min(end, self.high_watermark)  # truncated meanwhile
+                end = min(end, self.end_for(committed=committed))  # truncated meanwhile
                 if start < min(following, end):
                     reason = f"offsets [{start}, {min(following, end)}) are missing"
                     raise CorruptionError(segment.path, segment.size_bytes, reason)
@@ -209,7 +241,7 @@ class LocalSource:
                         self.name, start, self.start_offset, self.next_offset
                     ) from None
                 deadline = self.wait_for_change(layout, changes, problem, deadline)
-                end = min(end, self.high_watermark)
+                end = min(end, self.end_for(committed=committed))
 
     def ask(self, question: Callable[[Layout], Answer]) -> Answer:
         """Return the answer to a question about the segments; ask again if they are replaced meanwhile."""
@@ -279,9 +311,12 @@ class PageSource(LocalSource):
         self._lock = threading.RLock()
         self._page: StatePage | None = None
         self._known: Layout | None = None
-        # without a writer: start, next, durable, high watermark and clean offset; and what the page said then
-        self._settled: tuple[int, int, int, int, int] | None = None
+        # without a writer: start, next, durable, high watermark, clean and last stable offset; and what the
+        # page said then
+        self._settled: tuple[int, int, int, int, int, int] | None = None
         self._settled_at: tuple[int, int] | None = None
+        # what is aborted in which segments, and how many transactions the markers of the last one aborted
+        self._aborted: tuple[Layout, AbortedRanges, int | None] | None = None
         self.find_bell: Callable[[], Bell | None] = lambda: None
 
     def open(self, steps: Steps | None = None) -> None:
@@ -321,7 +356,14 @@ class PageSource(LocalSource):
         start, end, mark = found.start_offset, found.next_offset, page.kept_high_watermark if page else None
         if mark is None:
             mark = start if epochs.is_there(self.path) else end
-        self._settled = (start, end, found.durable_offset, max(start, min(mark, end)), found.clean_offset)
+        mark = max(start, min(mark, end))
+        undecided = None
+        if found.has_producers and (page is None or page.has_transactions):
+            producers = producer_state.restored(self.path, found.segments, end, 0, read_only=True)
+            producers.note_ended(ended_above(found.segments, mark, end))
+            undecided = producers.undecided_from(mark)
+        stable = mark if undecided is None else max(start, min(undecided, mark))
+        self._settled = (start, end, found.durable_offset, mark, found.clean_offset, stable)
         self._settled_at = version
 
     def wait_for_change(self, layout: Layout, seen: int, problem: Exception, deadline: float | None) -> float:
@@ -432,22 +474,67 @@ class PageSource(LocalSource):
         page = self._follow()
         return page.clean_offset if page else self._fixed(4)
 
+    @property
+    def last_stable_offset(self) -> int:  # type: ignore[override]
+        """Readers of committed records stop here: no transaction below it is open."""
+        page = self._follow()
+        return max(page.last_stable_offset, page.start_offset) if page else self._fixed(5)
+
+    @property
+    def has_transactions(self) -> bool:  # type: ignore[override]
+        """Whether there ever was a transaction; if the page is lost, there may have been."""
+        self._follow()
+        return self._page is None or self._page.has_transactions
+
+    def aborted_in(self, layout: Layout) -> AbortedRanges:
+        """Return the aborted transactions that readers of these segments leave out."""
+        with self._lock:
+            page = self._follow()
+            aborts = None if page is None else page.aborts
+            known, found, count = self._aborted or (None, AbortedRanges(), None)
+            if known is not layout or found.damage is not None or (count is None and aborts is not None):
+                found = aborted_ranges(layout.segments, aborts)
+            elif aborts is not None and aborts != count:
+                for entry in layout.segments[-1].newly_aborted(count or 0, aborts):
+                    found.add(entry)
+            self._aborted = layout, found, aborts
+            return found
+
+    def open_transactions(self) -> list[producer_state.OpenTransaction]:
+        """Return the transactions that no marker has ended, oldest first; from the files."""
+
+        def found(layout: Layout) -> list[producer_state.OpenTransaction]:
+            stable, end = self.last_stable_offset, self.next_offset
+            if stable == self.start_offset:  # some may have begun in what is trimmed
+                read = producer_state.restored(self.path, layout.segments, end, 0, read_only=True)
+            else:
+                read = producer_state.Producers()
+                read.next_offset = stable  # none of them has begun before it
+                read.read(layout.segments, end, 0)
+            return read.open_transactions()
+
+        return self.ask(found) if self.last_stable_offset < self.high_watermark else []
+
+    def is_present(self, layout: Layout) -> bool:
+        """Say whether these are still the segments."""
+        return self.layout() is layout
+
     def _fixed(self, number: int) -> int:
         settled, page = self._settled, self._page
         if settled is None:  # another thread has just found a writer to follow
             assert page is not None
             settled = (
                 page.start_offset, page.next_offset, page.durable_offset,
-                page.high_watermark, page.clean_offset,
+                page.high_watermark, page.clean_offset, page.last_stable_offset,
             )  # fmt: skip
         return settled[number]
 
-    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
+    def wait_for(self, offset: int, timeout: float | None = None, *, committed: bool = True) -> bool:
         """Wait until `offset` can be read; False after `timeout` seconds."""
         began, listener, pause = time.monotonic(), Listener(), FIRST_PAUSE
-        while self.high_watermark <= offset:
+        while self.end_for(committed=committed) <= offset:
             heard = self.watch(listener)
-            if self.high_watermark > offset:
+            if self.end_for(committed=committed) > offset:
                 return True
             waited = time.monotonic() - began
             if timeout is not None and waited >= timeout:
@@ -456,7 +543,7 @@ class PageSource(LocalSource):
                 time.sleep(look_again_after(waited))
             else:
                 rung = listener.wait(None if timeout is None else timeout - waited)
-                if rung and self.high_watermark <= offset:
+                if rung and self.end_for(committed=committed) <= offset:
                     time.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
         return True
@@ -510,6 +597,30 @@ class PageSource(LocalSource):
             if self._known is not None:
                 for segment in self._known.segments:
                     self._cache.forget(segment)
+
+
+def aborted_ranges(segments: Sequence[Segment], aborts: int | None) -> AbortedRanges:
+    """Return what is aborted in these segments; `aborts` is the number in the last one, if it is known."""
+    found, last = AbortedRanges(), segments[-1]
+    for segment in segments:
+        try:
+            entries = segment.aborted(aborts if segment is last else None) if segment.size_bytes else []
+        except CorruptionError as damage:
+            found.damage = damage
+        else:
+            for entry in entries:
+                found.add(entry)
+    return found
+
+
+def ended_above(segments: Sequence[Segment], mark: int, end: int) -> Iterator[tuple[int, int]]:
+    """Iterate over the transactions with markers in [mark, end): a change of the leader may remove those.
+
+    Each as its first offset and the offset of its marker.
+    """
+    if mark < end:
+        for header, first_offset in markers_from(segments, mark, end):
+            yield first_offset, header.base_offset
 
 
 def look_again_after(waited: float) -> float:

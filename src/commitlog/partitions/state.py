@@ -10,13 +10,15 @@ from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NoReturn
 
-from commitlog import files
+from commitlog import aborted_index, files
+from commitlog.aborted_index import Aborted, AbortedRanges
 from commitlog.batches.encode import Rules
 from commitlog.bells import Bell
 from commitlog.config import TopicConfig
 from commitlog.errors import (
     ClosedError,
     CommitLogError,
+    CorruptionError,
     DiskFullError,
     ForkedError,
     PartitionFailedError,
@@ -28,12 +30,12 @@ from commitlog.partitions import epochs, producer_state
 from commitlog.partitions.access import Access
 from commitlog.partitions.counters import Counters
 from commitlog.partitions.epochs import EpochHistory
-from commitlog.partitions.layout import Layout
+from commitlog.partitions.layout import Layout, headers_between
 from commitlog.partitions.page import StatePage
 from commitlog.partitions.recovery import Recovered, Recovery
-from commitlog.partitions.sources import LocalSource
+from commitlog.partitions.sources import LocalSource, aborted_ranges, ended_above
 from commitlog.partitions.waiters import Waiters
-from commitlog.segment import ADOPTED_SUFFIX, Segment, companions, segment_path
+from commitlog.segment import ADOPTED_SUFFIX, Segment, derived_files, segment_path
 from commitlog.segment_files import Trash
 from commitlog.segment_writer import SegmentWriter
 from commitlog.tasks import Signal
@@ -50,7 +52,9 @@ class LogState(LocalSource):
     """The segments of one partition, how far they are written, durable and clean, and what waits for more.
 
     start_offset <= durable_offset <= next_offset. Bytes are in the file before next_offset moves, and a sync
-    has returned before durable_offset does. start_offset <= high_watermark <= next_offset.
+    has returned before durable_offset does. start_offset <= high_watermark <= next_offset. Every batch of a
+    transaction that may still be committed or aborted is at or above `undecided`, which is stored before such
+    a batch is appended and moved after a marker is.
 
     Locks: `lock` guards appends and the set of segments; `sync_lock` allows one sync at a time and is taken
     first. No sync is made while `lock` is held, except by operations that stop appends anyway: truncation,
@@ -58,12 +62,13 @@ class LogState(LocalSource):
     """
 
     __slots__ = (
-        "__weakref__", "_bell", "access", "append_refusal", "cache", "clean_offset", "closed", "config",
-        "counters", "counts_records", "durable_offset", "ended_by", "epochs", "failure", "inherited",
-        "leader_epoch", "lock", "mark", "name", "name_changes", "names_synced", "next_offset", "on_append",
-        "page", "path", "producers", "replacing", "rolls_by_itself", "rules", "segments", "start_offset",
-        "sync_lock", "tells_of_producers", "trash", "unsynced", "waited_for", "waiters", "wake_flusher",
-        "words", "writer",
+        "__weakref__", "_aborted", "_aborted_since", "_bell", "aborts", "access", "append_refusal", "cache",
+        "clean_offset", "closed", "config", "counters", "counts_records", "durable_offset", "ended_by",
+        "epochs", "failure", "has_transactions", "inherited", "leader_epoch", "lock", "mark", "name",
+        "name_changes", "names_synced", "next_offset", "on_append", "page", "path", "producers",
+        "replacing", "rolls_by_itself", "rules", "segments", "start_offset", "sync_lock",
+        "tells_of_producers", "tells_of_transactions", "trash", "undecided", "unsynced", "waited_for",
+        "waiters", "wake_flusher", "words", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +114,15 @@ class LogState(LocalSource):
         self.trash = Trash()
         self.producers = producer_state.Producers()
         self.tells_of_producers = False  # whether the page is known to declare producers, durably
+        self.has_transactions = page.has_transactions or (
+            page.checkpoint is None
+            and has_transactions_in(found.segments, found.next_offset)  # the page was lost
+        )
+        self.tells_of_transactions = False  # whether the page is known to declare them, durably
+        self.undecided: int | None = None  # the first offset of a transaction that is not decided
+        self.aborts = 0  # how many transactions the markers in the active segment aborted
+        self._aborted: AbortedRanges | None = None  # all of them, once a reader has asked
+        self._aborted_since = 0  # the count of truncations then
         if found.has_producers:
             self.restore_producers()
         if found.indexes_trusted:
@@ -162,6 +176,13 @@ class LogState(LocalSource):
         mark = self.mark
         return self.next_offset if mark is None else mark
 
+    @property
+    def last_stable_offset(self) -> int:  # type: ignore[override]
+        """Readers of committed records stop here: no transaction below it is open."""
+        mark = self.high_watermark  # first: what is below it was covered by `undecided` before it was
+        undecided = self.undecided
+        return mark if undecided is None or undecided > mark else max(undecided, self.start_offset)
+
     def check_open(self) -> None:
         """Raise ForkedError in a forked child, ClosedError once it is closed."""
         if self.inherited:
@@ -169,11 +190,13 @@ class LogState(LocalSource):
         if self.closed:
             raise ClosedError(self.name)
 
-    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
+    def wait_for(self, offset: int, timeout: float | None = None, *, committed: bool = True) -> bool:
         """Wait until `offset` can be read; False after `timeout` seconds, or when closed."""
-        if self.high_watermark <= offset:
-            self.waiters.wait_until(lambda: self.high_watermark > offset or bool(self.ended_by), timeout)
-        return self.high_watermark > offset
+        if self.end_for(committed=committed) <= offset:
+            self.waiters.wait_until(
+                lambda: self.end_for(committed=committed) > offset or bool(self.ended_by), timeout
+            )
+        return self.end_for(committed=committed) > offset
 
     def watch(self, signal: Signal) -> bool:
         """Set `signal` at each append and when the high watermark moves, until unwatch()."""
@@ -333,6 +356,8 @@ class LogState(LocalSource):
             page.publish_layout(active.base_offset, active.size_bytes, self.next_offset, self.mark)
         self.words = page.words  # the page may have been unmapped
         self.segments = Layout.of(segments, page.generation)
+        if self.has_transactions:  # not recomputed: a transaction may be about to begin in a new segment
+            page.publish_transactions(self.undecided, self.aborts)
         self.end_change()  # last: while the generation is odd, Ctrl-C leads to a repair
 
     def end_change(self) -> None:
@@ -345,6 +370,8 @@ class LogState(LocalSource):
         """Set the high watermark and publish it to readers. Locked."""
         self.mark = mark
         self.page.publish_high_watermark(mark)
+        if self.has_transactions:
+            self.publish_transactions()
 
     def retire(self, segment: Segment) -> None:
         """Rename a segment's files as deleted; they are unlinked after file_delete_delay_ms."""
@@ -359,7 +386,7 @@ class LogState(LocalSource):
         old, before, counts = self.writer, self.segments.segments, self.counters.counts
         if not lost:
             self.wake()
-        position = old.segment.size_bytes
+        position, aborts = old.segment.size_bytes, self.aborts
         try:
             self.page.begin_change()
             try:
@@ -381,12 +408,16 @@ class LogState(LocalSource):
             self.name_changes += 1
             self.writer = new
             self.counters.rolled(position)
+            self.aborts = 0  # in the new one
             self.publish_layout((*before, new.segment))
         except Exception:
             raise
         except BaseException:
             self.put_right(lambda: self.settle(old, position, before, before, counts))
             raise
+        if self.has_transactions:
+            self.seal_aborted(old.segment, aborts, self.next_offset)
+            self.list_aborted_in_active()
         self.save_producers()
         _logger.debug("%s has rolled: segment %d is active", self.name, new.segment.base_offset)
         return new
@@ -435,11 +466,13 @@ class LogState(LocalSource):
         """Reopen the last of these segments, up to `position`, and remove files made to follow it."""
         last, name = segments[-1], segment_path(self.path, self.next_offset)
         names = [name + ADOPTED_SUFFIX, *([name] if name != last.path else [])]
-        for made in [one for name in names for one in (name, *companions(name))]:
+        for made in [one for name in names for one in (name, *derived_files(name))]:
             files.remove(made)
         files.sync_directory(self.path)  # or one could come back after what is appended now
         self.cache.forget(last)
         segment = Segment(last.path, last.base_offset, position, self.cache)
+        if self.has_transactions:
+            self.count_aborted_in(segment)
         self.writer = SegmentWriter.open(segment, self.config, trust_indexes=False)
         self.name_changes += 1
         self.publish_layout((*segments[:-1], segment))
@@ -487,6 +520,111 @@ class LogState(LocalSource):
         self.producers = producer_state.restored(self.path, segments, self.next_offset, now_ms())
         if len(self.producers):
             self.page.publish_producers()
+        self.has_transactions |= self.producers.has_transactions
+        if self.has_transactions:
+            self.recount_aborted()
+        self.find_undecided()
+
+    # --- transactions
+
+    def begin_transactions(self) -> None:
+        """Note that there are transactions from here on. Locked."""
+        if not self.has_transactions:
+            segments = self.segments.segments
+            for segment, after in pairwise(segments):  # so that nobody looks for markers there
+                sealed = segment.size_bytes, after.base_offset
+                with contextlib.suppress(OSError):
+                    aborted_index.store(segment.path, [], sealed)
+            self.has_transactions = True
+        self.list_aborted_in_active()
+        self.publish_transactions()
+
+    def publish_transactions(self) -> None:
+        """Find where undecided transactions begin, and tell readers. Locked."""
+        self.undecided = self.producers.undecided_from(self.high_watermark)
+        self.page.publish_transactions(self.undecided, self.aborts)
+
+    def undecided_before(self, offset: int) -> None:
+        """Tell readers that a transaction begins at `offset`, before its first batch is appended. Locked."""
+        if self.undecided is None or offset < self.undecided:
+            self.undecided = offset
+            self.page.publish_transactions(offset, self.aborts)
+
+    def aborted_in(self, layout: Layout) -> AbortedRanges:
+        """Return the aborted transactions of the partition, also of segments that are no longer there."""
+        found = self._aborted
+        if found is None:
+            with self.lock:
+                found = self._aborted
+                if found is None:
+                    found = self._aborted = aborted_ranges(self.segments.segments, self.aborts)
+                    self._aborted_since = self.page.truncations
+        return found
+
+    def is_present(self, layout: Layout) -> bool:
+        """Say whether nothing was truncated since the list of aborted transactions was made."""
+        return self._aborted is not None and self._aborted_since == self.page.truncations
+
+    def list_aborted(self, aborted: Sequence[Aborted]) -> None:
+        """Store what markers are about to abort, before they are appended: readers rely on it. Locked."""
+        try:
+            for number, one in enumerate(aborted, self.aborts):
+                aborted_index.write_entry(self.writer.segment.path, number, one)
+        except OSError as error:
+            raise self.full(error) from error
+
+    def note_aborted(self, aborted: Aborted, aborts: int) -> None:
+        """Note what a marker has aborted; with it the active segment has so many `aborts`. Locked."""
+        self.aborts = aborts
+        if self._aborted is not None:
+            self._aborted.add(aborted)
+
+    def seal_aborted(self, segment: Segment, aborts: int, next_offset: int) -> None:
+        """Complete the list of what markers in a segment aborted, which ends at `next_offset`."""
+        with contextlib.suppress(OSError, CommitLogError):  # without it, readers look for the markers
+            aborted_index.store(segment.path, segment.aborted(aborts), (segment.size_bytes, next_offset))
+
+    def list_aborted_in_active(self) -> None:
+        """Create the list of what markers in the active segment abort."""
+        with contextlib.suppress(OSError):  # the first entry will create it
+            aborted_index.begin(self.writer.segment.path)
+
+    def recount_aborted(self) -> None:
+        """Find out what markers in the active segment aborted, because it has become another one."""
+        self._aborted = None
+        self.count_aborted_in(self.segments.segments[-1])
+
+    def count_aborted_in(self, active: Segment) -> None:
+        """Count what markers in a segment aborted, which is about to be the active one."""
+        entries = aborted_index.load(active.path, active.size_bytes)
+        if entries is not None:
+            self.aborts = len(entries)
+            return
+        try:
+            entries, unknown = active.find_aborted() if active.size_bytes else [], 0
+        except CorruptionError:  # the list can never be complete: readers look for the markers themselves
+            entries, unknown = aborted_index.facts(active.path), 1
+        self.aborts = len(entries) + unknown
+        with contextlib.suppress(OSError):  # then it has fewer entries than the page says
+            aborted_index.store_again(active.path, entries)
+
+    def open_transactions(self) -> list[producer_state.OpenTransaction]:
+        """Return the transactions that no marker has ended, oldest first."""
+        return self.producers.open_transactions()
+
+    def find_undecided(self) -> None:
+        """Find out which transactions a change of the leader may decide otherwise, and tell readers."""
+        if self.mark is not None:
+            segments = self.segments.segments
+            self.producers.note_ended(ended_above(segments, self.mark, self.next_offset))
+        if self.has_transactions:
+            self.publish_transactions()
+
+    def forget_aborted(self) -> None:
+        """Forget what is aborted, because other processes may have aborted more. Locked."""
+        self._aborted, self.aborts = None, self.page.aborts
+
+    # --- snapshots and leader epochs
 
     def save_producers(self) -> None:
         """Write a snapshot of producers, which saves reading the batches before it; keep one older."""
@@ -514,6 +652,12 @@ class LogState(LocalSource):
                 self.fail(str(error))
                 raise PartitionFailedError(self.name, str(error)) from error
             raise DiskFullError(self.path, error.strerror) from error
+
+
+def has_transactions_in(segments: Sequence[Segment], end: int) -> bool:
+    """Say whether there is any transaction; a snapshot may have forgotten its producer."""
+    headers = headers_between(segments, segments[0].base_offset, end, sound=True)
+    return any(header.is_transactional or header.is_marker for header in headers)
 
 
 def unsynced(found: Recovered) -> list[Segment]:

@@ -92,3 +92,14 @@ class Syncer:
             state.page.publish_producers()
             self.sync_page()
             state.tells_of_producers = True
+
+    def declare_transactions(self) -> None:
+        """Make it durable that there are transactions, before one begins: readers look for them only then."""
+        state = self._state
+        with state.sync_lock:
+            state.check_writable()
+            state.page.publish_producers()
+            with state.lock:
+                state.begin_transactions()
+            self.sync_page()
+            state.tells_of_producers = state.tells_of_transactions = True

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from commitlog.aborted_index import Aborted
 from commitlog.record import Buffer, TopicPartition
 from commitlog.replication.cluster import ClusterState, Known
 from commitlog.replication.commands import JoinNode, Submitted
 
 Acks = Literal[1, "all"]
+MOST_ABORTED = 10_000  # aborted transactions in one answer; more make it a bad message
 
 
 class Data(Protocol):
@@ -244,9 +246,10 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A client's request for records from `offset` on, below the high watermark; answered by ReadBatches.
+    """A client's request for records from `offset` on; answered by ReadBatches.
 
-    The node waits up to max_wait_ms for records. With max_bytes 0, the answer has offsets but no data, and
+    If `committed`, they are those below the last stable offset; otherwise those below the high watermark. The
+    node waits up to max_wait_ms for records. With max_bytes 0, the answer has offsets but no data, and
     `offset` may be any; otherwise it has at least one batch, however large. With any_replica a follower may
     answer; it refuses if it has not reached `offset`.
     """
@@ -257,31 +260,45 @@ class Read:
     max_bytes: int
     max_wait_ms: int
     any_replica: bool = False
+    committed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBatches:
     """Whole batches from the one that holds the offset on, and the offsets of the partition.
 
-    The client skips records at or above high_watermark. `end_offset` is where the data end, so the client
-    can send its next request before it decodes them.
+    The client skips records at or above last_stable_offset or high_watermark, and the batches of `aborted`
+    transactions: the answer to a committed read names at least those that are among the data, and at most
+    MOST_ABORTED. `end_offset` is where the data end, so the client can send its next request before it
+    decodes them. `has_transactions` says whether there ever was a transaction in the partition.
     """
 
     start_offset: int
     next_offset: int
     high_watermark: int
+    last_stable_offset: int
     durable_offset: int
     end_offset: int
     data: Data = NO_DATA
+    has_transactions: bool = False
+    aborted: tuple[Aborted, ...] = ()
+
+    def end_for(self, *, committed: bool) -> int:
+        """Return where readers stop."""
+        return self.last_stable_offset if committed else self.high_watermark
 
 
 @dataclass(frozen=True, slots=True)
 class FindOffset:
-    """A client's request for the first offset at or after a timestamp; answered by FoundOffset."""
+    """A client's request for the first offset at or after a timestamp; answered by FoundOffset.
+
+    If `committed`, the offset is below the last stable offset.
+    """
 
     name: TopicPartition
     topic_id: str
     timestamp: int
+    committed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,9 @@ from commitlog.segment import DELETED_SUFFIX, LOG_SUFFIX, TEMPORARY_SUFFIX
 
 FORMAT = 1
 # several processes may write these topics, in any mode
-INTERNAL = ("__consumer_offsets", "__publications")
+INTERNAL = ("__consumer_offsets", "__publications", "__transaction_state")
+# written even by processes that have the log open for reading, or while the log has another writer
+ALWAYS_SHARED = ("__consumer_offsets", "__publications")
 MOST_PARTITIONS = 9999  # of a topic
 _ABOUT, _TOPICS, _CLEAN, _NEW = "commitlog.json", "topics", "clean-shutdown", "new" + TEMPORARY_SUFFIX
 _NEW_INTERNAL = "internal" + TEMPORARY_SUFFIX

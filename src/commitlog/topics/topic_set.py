@@ -32,6 +32,7 @@ from commitlog.partitions.recovery import RecoveryReport
 from commitlog.progress import Steps
 from commitlog.topic import Topic
 from commitlog.topics.catalog import (
+    ALWAYS_SHARED,
     INTERNAL,
     MOST_PARTITIONS,
     Catalog,
@@ -271,13 +272,14 @@ class TopicSet:
     def _join_locked(self, name: str, config: Mapping[str, Any]) -> Topic:
         self._check()
         joined = self._joined if self._mode == "r" else self._topics
+        mode: Mode = "shared" if name in ALWAYS_SHARED else self._mode
         if name not in joined:
             entry = self._catalog.entry(name)
             if entry is None:
                 new = TopicEntry(name, 1, TopicConfig().altered(config).overrides(), new_id())
-                joined[name] = self._create(new, "shared")
+                joined[name] = self._create(new, mode)
             else:
-                joined[name] = self._open_topic(entry, "shared")
+                joined[name] = self._open_topic(entry, mode)
         return joined[name]
 
     # --- opening
@@ -317,7 +319,7 @@ class TopicSet:
                 writer=partial(writer_is_ready, self._path), clean=self._catalog.has_clean_marker,
                 same=partial(self._is_same, entry), steps=self._steps,
             )  # fmt: skip
-        elif mode == "shared" or entry.name in INTERNAL:
+        elif mode == "shared" or entry.name in ALWAYS_SHARED:
             partition = Partition.join(path, name, config, self._config, self._cache, self._steps)
         else:
             partition = Partition.open(

@@ -12,7 +12,9 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
+from commitlog.aborted_index import Aborted
 from commitlog.batches.staged import StagedFile, parse_name
+from commitlog.config import IsolationLevel
 from commitlog.errors import (
     ClosedError,
     CommitLogError,
@@ -24,6 +26,7 @@ from commitlog.errors import (
 from commitlog.log import CommitLog
 from commitlog.partition import Partition
 from commitlog.partitions.reader import LogReader
+from commitlog.partitions.slices import ReplicaSlice
 from commitlog.partitions.state import now_ms
 from commitlog.publishing.receiver import Receiver
 from commitlog.record import TopicPartition
@@ -54,6 +57,7 @@ from commitlog.replication.messages import (
 )
 from commitlog.replication.ports import Reply
 from commitlog.replication.refusals import refused
+from commitlog.replication.remote.committed_read import read_committed
 from commitlog.replication.remote.intake import accepted, check_received
 from commitlog.tasks import Signal
 
@@ -144,9 +148,10 @@ class ClientService:
                 return self._read(message, reply)
             case Append():
                 return self._append(message, reply)
-            case FindOffset(name, topic_id, timestamp):
+            case FindOffset(name, topic_id, timestamp, committed):
                 partition = self._host.partition(name, topic_id, any_replica=False)
-                return FoundOffset(partition.offset_for_timestamp(timestamp))
+                level: IsolationLevel = "read_committed" if committed else "read_uncommitted"
+                return FoundOffset(partition.offset_for_timestamp(timestamp, isolation_level=level))
             case Stage():
                 return self._stage(message)
             case Publish(txn_id, epoch, files):
@@ -226,7 +231,7 @@ class ClientService:
             if message.offset > end and not self._host.leads(message.name):
                 raise NotLeaderError(partition.name, None)  # other replicas may have more
             raise OffsetOutOfRangeError(partition.name, message.offset, start, end)
-        if partition.high_watermark > message.offset or message.max_wait_ms == 0:
+        if _has_more(partition, message) or message.max_wait_ms == 0:
             return read_batches(partition, message)
         wait_ms = min(message.max_wait_ms, _LONGEST_WAIT_MS)
         waiting = _Waiting(message, partition, time.monotonic() + wait_ms / 1000, reply)
@@ -284,8 +289,8 @@ class ClientService:
         try:
             read = one.read
             partition = self._host.partition(read.name, read.topic_id, any_replica=read.any_replica)
-            if partition.high_watermark > one.read.offset or one.deadline <= now:
-                return read_batches(partition, one.read)
+            if _has_more(partition, read) or one.deadline <= now:
+                return read_batches(partition, read)
         except CommitLogError as error:
             return refused(error)
         except Exception as error:  # out of file descriptors, for instance; go on with the other reads
@@ -296,13 +301,27 @@ class ClientService:
 
 def read_batches(partition: Partition, message: Read) -> ReadBatches:
     """Return the answer to a read, with whole batches from the one that holds its offset on."""
-    start, end, mark = partition.start_offset, partition.next_offset, partition.high_watermark
-    data: Data = NO_DATA
-    after = message.offset
-    if message.max_bytes and message.offset < mark:
-        found = partition.read_replica(message.offset, message.max_bytes)
-        data, after = found.data, found.next_offset
-    return ReadBatches(start, end, mark, partition.durable_offset, after, data)
+    start, mark = partition.start_offset, partition.high_watermark  # before the data
+    found: ReplicaSlice | None = None
+    aborted: tuple[Aborted, ...] = ()
+    if message.committed:
+        stable, found, aborted = read_committed(partition, message.offset, message.max_bytes)
+        mark = max(mark, stable)
+    else:
+        stable = min(partition.last_stable_offset, mark)
+        if message.max_bytes and message.offset < mark:
+            found = partition.read_replica(message.offset, message.max_bytes)
+    data: Data = NO_DATA if found is None else found.data
+    after = message.offset if found is None else found.next_offset
+    end, durable = partition.next_offset, partition.durable_offset
+    return ReadBatches(
+        start, max(end, mark), mark, stable, durable, after, data, partition.has_transactions, aborted
+    )
+
+
+def _has_more(partition: Partition, message: Read) -> bool:
+    end = partition.last_stable_offset if message.committed else partition.high_watermark
+    return end > message.offset
 
 
 def described(state: ClusterState, names: tuple[str, ...]) -> Described:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.columns import NO_NULLS
 from commitlog.batches.encode import EncodedBatch, retimed
-from commitlog.batches.format import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, NO_PRODUCER, STAMP, fold
+from commitlog.batches.format import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    NO_PRODUCER,
+    STAMP,
+    TRANSACTIONAL,
+    fold,
+)
 from commitlog.batches.staged import StagedFile, read_batches, record_batches
 from commitlog.config import MIB, TopicConfig
 from commitlog.errors import BatchTooLargeError, ConfigError, InvalidRecordError, RecordTooLargeError
@@ -64,6 +73,8 @@ def _unstamped(batch: RecordBatch) -> EncodedBatch:
 
 def _check_header(batch: RecordBatch) -> None:
     header = batch.header
+    if header.flags & (TRANSACTIONAL | CONTROL):  # nobody would end it: it would stay open
+        raise InvalidRecordError(0, "transactions need the process that has the log")
     span = header.next_offset - header.base_offset
     if header.record_count < 1 or header.record_count != span or batch.body.offsets is not None:
         raise InvalidRecordError(0, f"{header.record_count} records take {span} offsets")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self, Unpack
 
 from commitlog.batches.staged import Claim, StagedFile
-from commitlog.config import TopicConfig
+from commitlog.config import ProducerSettings, TopicConfig
 from commitlog.errors import ConfigError, FrameTooLargeError, TopicExistsError, UnknownTopicError
 from commitlog.publishing.staging import StagingWriter, new_file
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
@@ -34,6 +34,7 @@ from commitlog.topic import PartitionedTopic, check_key, encode_part
 _PUBLISH_MS = (
     600_000  # how long a node may take to publish: giving up earlier would leave it open whether it did
 )
+_NEEDS_THE_LOG = "cannot be used here: transactions need the process that has the log"
 
 
 class RemoteLog:
@@ -148,6 +149,21 @@ class RemoteLog:
             if attempts == 1:  # otherwise an earlier attempt may have deleted it, and its answer was lost
                 raise
         self._router.forget(name)
+
+    # --- what only the process that has the log can do
+
+    def producer(self, **settings: Unpack[ProducerSettings]) -> NoReturn:
+        """Raise ConfigError: producers and transactions need the process that has the log."""
+        transactional_id = settings.get("transactional_id")
+        if transactional_id is not None:
+            raise ConfigError("transactional_id", transactional_id, _NEEDS_THE_LOG)
+        raise ConfigError(
+            "producer", settings, "needs the process that has the log: append to a topic instead"
+        )
+
+    def transaction(self, *, sync: bool = False) -> NoReturn:
+        """Raise ConfigError: transactions need the process that has the log."""
+        raise ConfigError("transactional_id", None, _NEEDS_THE_LOG)
 
     # --- publishing what was written elsewhere
 

@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from commitlog.aborted_index import AbortedRanges
 from commitlog.batches.encode import IN_A_SEGMENT, EncodedBatch, Rules, encode, numbered
-from commitlog.config import MIB, TopicConfig
+from commitlog.batches.format import NO_PRODUCER
+from commitlog.config import MIB, IsolationLevel, TopicConfig, reads_committed
 from commitlog.errors import (
     BatchTooLargeError,
     CommitLogError,
@@ -53,7 +55,8 @@ class RemoteSource:
         self.router = router
         self.topic_partition = name
         self.topic_id = topic_id
-        self._seen = 0  # the highest high watermark so far: records below it can be read, or will be again
+        # the highest ends so far, of committed records and of all: what is below can be read, or will be
+        self._seen = {True: 0, False: 0}
 
     def _standing(self, any_replica: bool | None = None) -> ReadBatches:
         return self.read(0, 0, 0, self.router.deadline(), any_replica)
@@ -78,74 +81,87 @@ class RemoteSource:
         """The offset at which readers stop."""
         return self._standing().high_watermark
 
-    def wait_for(self, offset: int, timeout: float | None = None) -> bool:
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset at which readers of committed records stop."""
+        return self._standing().last_stable_offset
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether there ever was a transaction."""
+        return self._standing().has_transactions
+
+    def wait_for(self, offset: int, timeout: float | None = None, *, committed: bool = True) -> bool:
         """Wait until `offset` can be read; False after `timeout` seconds."""
         if timeout is None:
             grace_ms = self.router.timeout_ms
-            while not self._is_readable(offset, _LONG_POLL_MS, Deadline(_LONG_POLL_MS + grace_ms)):
-                pass
-            return True
+            while True:
+                deadline = Deadline(_LONG_POLL_MS + grace_ms)
+                if self._is_readable(offset, _LONG_POLL_MS, deadline, committed=committed):
+                    return True
         whole = Deadline(timeout * 1000)
         while True:
             wait_ms = min(whole.left_ms, _LONG_POLL_MS)
             try:
-                if self._is_readable(offset, wait_ms, Deadline(wait_ms + _GRACE_MS)):
+                deadline = Deadline(wait_ms + _GRACE_MS)
+                if self._is_readable(offset, wait_ms, deadline, committed=committed):
                     return True
             except (*PASSING, ConnectionFailedError):  # no leader, but there may be one before the timeout
                 self.check_open()
             if whole.left_ms == 0:
                 return False
 
-    def _is_readable(self, offset: int, wait_ms: int, deadline: Deadline) -> bool:
-        return self.read(offset, 0, wait_ms, deadline).high_watermark > offset
+    def _is_readable(self, offset: int, wait_ms: int, deadline: Deadline, *, committed: bool) -> bool:
+        answer = self.read(offset, 0, wait_ms, deadline, committed=committed)
+        return answer.end_for(committed=committed) > offset
 
     # --- reading
 
-    def bounds(self, start: int | None, end: int | None) -> tuple[int, int]:
+    def bounds(self, start: int | None, end: int | None, *, committed: bool) -> tuple[int, int]:
         """Return the current bounds for [start, end); OffsetOutOfRangeError if `start` is outside the log."""
         standing = self._standing()
         if start is not None and start > standing.next_offset and self.any_replica:
             standing = self._standing(any_replica=False)  # the leader may have more
-        low, high, mark = standing.start_offset, standing.next_offset, standing.high_watermark
+        low, high, mark = standing.start_offset, standing.next_offset, standing.end_for(committed=committed)
         start = low if start is None else start
         if not low <= start <= high:
             raise OffsetOutOfRangeError(self.name, start, low, high)
-        return start, mark if end is None else min(end, max(mark, self._seen))
+        return start, mark if end is None else min(end, max(mark, self._seen[committed]))
 
-    def pieces(self, start: int, end: int, read: ReadSegment[Piece]) -> Iterator[Piece]:
+    def pieces(self, start: int, end: int, read: ReadSegment[Piece], *, committed: bool) -> Iterator[Piece]:
         """Read [start, end), requesting the next piece before yielding the current one."""
         ahead: Pending | None = None
         while start < end:
             answer = ahead.wait() if ahead is not None else None
             if not isinstance(answer, ReadBatches) or not answer.data.size:
-                answer = self._read_again(start)
-            known = min(end, answer.high_watermark)
-            ahead = self._ask_ahead(answer.end_offset) if answer.end_offset < known else None
+                answer = self._read_again(start, committed=committed)
+            known, after = min(end, answer.end_for(committed=committed)), answer.end_offset
+            ahead = self._ask_ahead(after, committed=committed) if after < known else None
             segment = FetchedSegment(self.name, answer.data.read(), start)
             before = start
-            for piece, after in read(segment, start, known):
+            for piece, after in read(segment, start, known, aborted_of(answer, committed=committed)):
                 start = after
                 yield piece
             if start == before:
                 raise CorruptionError(self.name, 0, f"the batches read for offset {start} do not contain it")
 
-    def _ask_ahead(self, offset: int) -> Pending | None:
+    def _ask_ahead(self, offset: int, *, committed: bool) -> Pending | None:
         router, any_replica = self.router, self.any_replica
         deadline = router.deadline()
         address, _ = router.place_of(self.topic_partition, self.topic_id, deadline, any_replica=any_replica)
         if address is None:
             return None
-        message = Read(self.topic_partition, self.topic_id, offset, _READ_BYTES, 0, any_replica)
+        message = Read(self.topic_partition, self.topic_id, offset, _READ_BYTES, 0, any_replica, committed)
         return router.ask_soon(address, message, deadline.try_ms)
 
-    def _read_again(self, offset: int) -> ReadBatches:
+    def _read_again(self, offset: int, *, committed: bool) -> ReadBatches:
         """Read from an offset that was readable before; a new leader may not know yet that it still is."""
         deadline = self.router.deadline()
         any_replica: bool | None = None
         while True:
             wait_ms = _LONG_POLL_MS if any_replica is False or not self.any_replica else 0
-            answer = self.read(offset, _READ_BYTES, wait_ms, deadline, any_replica)
-            if answer.high_watermark > offset:
+            answer = self.read(offset, _READ_BYTES, wait_ms, deadline, any_replica, committed=committed)
+            if answer.end_for(committed=committed) > offset:
                 return answer
             any_replica = False  # that replica is behind; the leader has the offset, or will have it
             if deadline.left_ms == 0:
@@ -159,19 +175,25 @@ class RemoteSource:
         max_wait_ms: int,
         deadline: Deadline,
         any_replica: bool | None = None,
+        *,
+        committed: bool = True,
     ) -> ReadBatches:
         """Return up to `max_bytes` of batches from `offset` on, and the partition's offsets."""
         from_any = self.any_replica if any_replica is None else any_replica
 
         def make(try_ms: int) -> Message:
             wait_ms = min(max_wait_ms, max(try_ms - 500, 0))
-            return Read(name, self.topic_id, offset, max_bytes, wait_ms, from_any)
+            return Read(name, self.topic_id, offset, max_bytes, wait_ms, from_any, committed)
 
         name = self.topic_partition
         answer = self.router.ask_for(name, self.topic_id, make, deadline, any_replica=from_any)
         found = _expected(ReadBatches, answer)
-        self._seen = max(self._seen, found.high_watermark)
+        self._note(found)
         return found
+
+    def _note(self, found: ReadBatches) -> None:
+        for committed, seen in self._seen.items():
+            self._seen[committed] = max(seen, found.end_for(committed=committed))
 
     @property
     def any_replica(self) -> bool:
@@ -204,7 +226,9 @@ class RemoteSource:
     def bell(self) -> None:
         """Return None: no bell can be heard from another machine."""
 
-    def ask_when_readable(self, offset: int, answered: Callable[[bool | None], None]) -> None:
+    def ask_when_readable(
+        self, offset: int, answered: Callable[[bool | None], None], *, committed: bool = True
+    ) -> None:
         """Call `answered` in another thread: with True once `offset` can be read, with False after some time,
         with None if no node said so, and an ordinary request has to show why. This call does not wait for it.
         """
@@ -218,12 +242,12 @@ class RemoteSource:
 
         def tell(answer: Message | None) -> None:
             if isinstance(answer, ReadBatches):
-                self._seen = max(self._seen, answer.high_watermark)
-                answered(answer.high_watermark > offset)
+                self._note(answer)
+                answered(answer.end_for(committed=committed) > offset)
             else:
                 answered(None)
 
-        message = Read(self.topic_partition, self.topic_id, offset, 0, _LONG_POLL_MS, any_replica)
+        message = Read(self.topic_partition, self.topic_id, offset, 0, _LONG_POLL_MS, any_replica, committed)
         router.ask_and_go(address, message, _LONG_POLL_MS + _GRACE_MS, tell)
 
     closed = has_ended = is_at_hand = compresses = False
@@ -256,32 +280,42 @@ class RemotePartition(LogReader):
 
     # --- reading
 
-    def readable_range(self) -> tuple[int, int]:
+    def readable_range(self, *, isolation_level: IsolationLevel = "read_committed") -> tuple[int, int]:
         """Return the first offset that may be read, and the one at which readers stop, in one request."""
-        return self._remote.bounds(None, None)
+        return self._remote.bounds(None, None, committed=reads_committed(isolation_level))
 
-    def ask_when_readable(self, offset: int, answered: Callable[[bool | None], None]) -> None:
+    def ask_when_readable(
+        self,
+        offset: int,
+        answered: Callable[[bool | None], None],
+        *,
+        isolation_level: IsolationLevel = "read_committed",
+    ) -> None:
         """Call `answered` in another thread: with True once `offset` can be read, with False after some time,
         with None if no node said so, and an ordinary request has to show why. This call does not wait for it.
         """
-        self._remote.ask_when_readable(offset, answered)
+        self._remote.ask_when_readable(offset, answered, committed=reads_committed(isolation_level))
 
-    def get(self, offset: int) -> Record | None:
-        """Return the record at `offset`; None if compaction removed it."""
-        source = self._remote
-        answer = source.read(offset, 1, 0, source.router.deadline())
-        if answer.high_watermark <= offset and source.any_replica:  # the leader may have more
-            answer = source.read(offset, 1, 0, source.router.deadline(), any_replica=False)
-        if not answer.start_offset <= offset < answer.high_watermark:
-            raise OffsetOutOfRangeError(self.name, offset, answer.start_offset, answer.high_watermark)
+    def get(self, offset: int, *, isolation_level: IsolationLevel = "read_committed") -> Record | None:
+        """Return the record at `offset`; None if compaction removed it, it was aborted, or it is a marker."""
+        source, committed = self._remote, reads_committed(isolation_level)
+        answer = source.read(offset, 1, 0, source.router.deadline(), committed=committed)
+        if answer.end_for(committed=committed) <= offset and source.any_replica:  # the leader may have more
+            deadline = source.router.deadline()
+            answer = source.read(offset, 1, 0, deadline, any_replica=False, committed=committed)
+        end = answer.end_for(committed=committed)
+        if not answer.start_offset <= offset < end:
+            raise OffsetOutOfRangeError(self.name, offset, answer.start_offset, end)
         segment = FetchedSegment(self.name, answer.data.read(), offset)
-        runs = segment.record_runs(offset, offset + 1)
+        runs = segment.record_runs(offset, offset + 1, aborted_of(answer, committed=committed))
         return next((record for records, _ in runs for record in records), None)
 
-    def offset_for_timestamp(self, timestamp: int) -> int | None:
+    def offset_for_timestamp(
+        self, timestamp: int, *, isolation_level: IsolationLevel = "read_committed"
+    ) -> int | None:
         """Return the first offset whose timestamp is at or after `timestamp`; None if there is none."""
-        source = self._remote
-        question = FindOffset(source.topic_partition, source.topic_id, timestamp)
+        source, committed = self._remote, reads_committed(isolation_level)
+        question = FindOffset(source.topic_partition, source.topic_id, timestamp, committed)
         deadline = source.router.deadline()
         answer = source.router.ask_for(question.name, question.topic_id, lambda try_ms: question, deadline)
         return _expected(FoundOffset, answer).offset
@@ -336,9 +370,11 @@ class RemotePartition(LogReader):
         keys: Iterable[Buffer | None] | None = None,
         headers: Iterable[Headers] | None = None,
         timestamps: Iterable[int] | None = None,
+        producer: tuple[int, int, int] = NO_PRODUCER,
+        more_flags: int = 0,
     ) -> tuple[EncodedBatch, ...]:
         """Check records and encode them as one batch; returns no batch if there are no records."""
-        return encode(values, keys, headers, timestamps, self._rules, now_ms())
+        return encode(values, keys, headers, timestamps, self._rules, now_ms(), producer, more_flags)
 
     def append_encoded(
         self, batches: tuple[EncodedBatch, ...], *, sync: bool = False, acks: Acks = "all"
@@ -389,6 +425,11 @@ class RemotePartition(LogReader):
     def _begin_again(self) -> None:
         self._producer_id = int.from_bytes(os.urandom(8), "little") >> 1
         self._sequence = 0
+
+
+def aborted_of(answer: ReadBatches, *, committed: bool) -> AbortedRanges | None:
+    """Return what a reader of these data leaves out; None if nothing is."""
+    return AbortedRanges(answer.aborted) if committed and answer.aborted else None
 
 
 def _expected(kind: type[Kind], answer: Message) -> Kind:

@@ -72,11 +72,13 @@ def optional(codec: Codec) -> Codec:
     )
 
 
-def several(codec: Codec) -> Codec:
-    """Return the codec of a tuple of any length."""
+def several(codec: Codec, most: int | None = None) -> Codec:
+    """Return the codec of a tuple of any length, or of `most` items at most."""
     pack, unpack = codec
 
     def unpack_all(raw: Any, left: Left) -> Any:
+        if most is not None and len(_listed(raw)) > most:
+            raise ValueError(f"{len(raw)} items; there can be {most}")
         return tuple([unpack(one, left) for one in _listed(raw)])
 
     return Codec(lambda values, data: [pack(one, data) for one in values], unpack_all)

@@ -10,6 +10,7 @@ import json
 from struct import Struct
 from typing import Any, NamedTuple, get_args
 
+from commitlog.aborted_index import Aborted
 from commitlog.batches.columns import padded
 from commitlog.checksum import crc32c
 from commitlog.errors import FrameTooLargeError, ProtocolError
@@ -17,7 +18,18 @@ from commitlog.replication import messages
 from commitlog.replication.cluster import Deletion, Member, PartitionState, Reign
 from commitlog.replication.commands import Submitted
 from commitlog.replication.messages import Data, Message
-from commitlog.replication.transports.fields import COUNT, NESTED, TYPES, Codec, Left, fields, listed, named
+from commitlog.replication.transports.fields import (
+    COUNT,
+    NESTED,
+    TYPES,
+    Codec,
+    Left,
+    fields,
+    fixed,
+    listed,
+    named,
+    several,
+)
 
 VERSION = 3
 REQUEST, ANSWER = 0, 1
@@ -126,6 +138,7 @@ def from_bytes(raw: bytes, address: str, max_frame_bytes: int = 100 << 20) -> tu
 TYPES[messages.Refused] = fields(messages.Refused, fields=NESTED)
 TYPES.update({one: listed(one) for one in (PartitionState, Reign, Member, Deletion, messages.SentFile)})
 _COMMAND = named(*get_args(Submitted))
+_ABORTED = several(fixed(COUNT, COUNT, COUNT, make=Aborted._make), messages.MOST_ABORTED)
 # each with the codecs of the fields that are narrower than their types
 _MESSAGES: dict[int, tuple[type, dict[str, Codec]]] = {
     1: (messages.Refused, {"fields": NESTED}),
@@ -138,7 +151,7 @@ _MESSAGES: dict[int, tuple[type, dict[str, Codec]]] = {
     9: (messages.Append, {"timeout_ms": COUNT}),
     10: (messages.Appended, {}),
     11: (messages.Read, {"max_bytes": COUNT, "max_wait_ms": COUNT}),
-    12: (messages.ReadBatches, {}),
+    12: (messages.ReadBatches, {"aborted": _ABORTED}),
     13: (messages.FindOffset, {}),
     14: (messages.FoundOffset, {}),
     15: (messages.Join, {}),
