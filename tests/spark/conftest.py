@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .copying import Job
 
 VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
+needs_admission = pytest.mark.skipif(
+    VERSION < (4, 2), reason="needs Spark 4.2, which tells sources of triggers and asks them for lag"
+)
 STREAMING = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if VERSION >= (4, 1) else "")
 # For a JVM that lives a minute: most of its time would go into compiling for a long life.
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

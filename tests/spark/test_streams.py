@@ -15,12 +15,8 @@ from pyspark.sql.streaming import StreamingQuery
 from commitlog import CommitLog, Topic
 from commitlog.spark.planning import dump, load
 
-from .conftest import VERSION
+from .conftest import VERSION, needs_admission
 from .queries import refusal, stream
-
-needs_admission = pytest.mark.skipif(
-    VERSION < (4, 2), reason="needs Spark 4.2, which tells sources of triggers and asks them for lag"
-)
 
 
 class Run:

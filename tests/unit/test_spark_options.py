@@ -44,10 +44,12 @@ def test_every_option_reaches_its_field() -> None:
         minOffsetsPerTrigger="5",
         maxTriggerDelay="90s",
         groupId="g",
+        isolationLevel="READ_UNCOMMITTED",
     )
     assert found == ReadOptions(
-        "/data/log", ("a", "b"), None, None, None, None, "latest", False, True, 2, 10, 100, 4096, 5, 90.0, "g"
-    )
+        "/data/log", ("a", "b"), None, None, None, None, "latest", False, True, 2, 10, 100, 4096, 5, 90.0,
+        "g", "read_uncommitted",
+    )  # fmt: skip
 
 
 def test_a_wrong_value_is_told_in_one_sentence_with_what_is_allowed() -> None:
@@ -60,6 +62,10 @@ def test_a_wrong_value_is_told_in_one_sentence_with_what_is_allowed() -> None:
     assert refused(maxTriggerDelay="soon").endswith("must be a duration such as 500ms, 30s, 15m or 1h")
     assert refused(startingTimestamp="noon").endswith("or a time such as 2024-05-01T12:00:00Z")
     assert refused(assign="orders").endswith('must be JSON such as {"orders": [0, 1]}')
+    assert (
+        refused(isolationLevel="committed")
+        == "isolationLevel = 'committed': must be read_committed or read_uncommitted"
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,6 +114,23 @@ def test_options_of_kafkas_clients_are_ignored_with_a_warning(caplog: pytest.Log
     assert found == ReadOptions("/data/log")
     assert len(caplog.records) == 4
     assert "kafka.bootstrap.servers is Kafka's and has no effect here" in caplog.text
+
+
+def test_the_isolation_level_has_kafkas_name_too(caplog: pytest.LogCaptureFixture) -> None:
+    def named(**both: str) -> dict[str, str]:
+        return {"kafka.isolation.level": "read_uncommitted", **both}
+
+    assert options().isolation_level == "read_committed"
+    with caplog.at_level(logging.WARNING):
+        assert options(**named()).isolation_level == "read_uncommitted"
+        assert options(**named(isolationLevel="read_uncommitted")).isolation_level == "read_uncommitted"
+        assert options(**{"Kafka.Isolation.Level": "read_uncommitted"}).isolation_level == "read_uncommitted"
+    assert not caplog.records
+    assert (
+        refused(**named(isolationLevel="read_committed"))
+        == "kafka.isolation.level = 'read_uncommitted': must not differ from isolationLevel"
+    )
+    assert refused(**{"kafka.isolation.level": "none"}).startswith("kafka.isolation.level = 'none': must be")
 
 
 # --- bounds

@@ -260,11 +260,10 @@ def test_an_end_that_went_back_only_while_it_was_read_is_told_too(
 
         name, marks = "t-0", [10, 20]
 
-        @property
-        def high_watermark(self) -> int:
+        def end_offset(self, isolation_level: str) -> int:
             return self.marks.pop(0)
 
-        def combined_batches(self, start: int, end: int) -> Iterator[Any]:
+        def combined_batches(self, start: int, end: int, *, isolation_level: str) -> Iterator[Any]:
             return found(ReadOptions.of({"path": str(log_path)}), Range(T, 0, 0, 10)).combined_batches(0, 10)
 
     monkeypatch.setattr(worker, "_partition", lambda options, wanted: Behind())

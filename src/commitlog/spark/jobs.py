@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commitlog.compaction import CompactionReport
+from commitlog.config import IsolationLevel
 from commitlog.errors import ConfigError
 from commitlog.locks import LogLock
 from commitlog.log import CommitLog
@@ -72,10 +73,18 @@ def compact(spark: SparkSession, path: str, topic: str) -> dict[TopicPartition, 
     return dict(zip(names, done, strict=True))
 
 
-def export(spark: SparkSession, path: str, topics: str | Sequence[str], target: str) -> int:
+def export(
+    spark: SparkSession,
+    path: str,
+    topics: str | Sequence[str],
+    target: str,
+    *,
+    isolation_level: IsolationLevel = "read_committed",
+) -> int:
     """Write topics as Parquet to a new folder, in topic=.../date=...; returns the number of records.
 
-    The date is that of the record's timestamp in the session's time zone.
+    The date is that of the record's timestamp in the session's time zone. Transactions that are open or
+    aborted are left out, unless isolation_level is "read_uncommitted".
     """
     from pyspark.sql import Observation, functions
 
@@ -89,6 +98,7 @@ def export(spark: SparkSession, path: str, topics: str | Sequence[str], target: 
     tasks = task_count(planned(spark, place, size), _slots(spark))
     reader = spark.read.format("commitlog").option("subscribe", ",".join(names))
     reader = reader.option("includeHeaders", "true").option("minPartitions", tasks)
+    reader = reader.option("isolationLevel", isolation_level)
     frame = reader.load(place).withColumn("date", functions.to_date("timestamp"))
     counted = Observation()
     frame = frame.observe(counted, functions.count(functions.lit(1)).alias("records"))

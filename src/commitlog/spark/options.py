@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from commitlog.config import IsolationLevel
 from commitlog.errors import ConfigError
 from commitlog.record import TopicPartition
 from commitlog.spark import parsing
@@ -41,7 +42,9 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "minOffsetsPerTrigger": parsing.positive,
     "maxTriggerDelay": parsing.seconds,
     "groupId": lambda name, text: text,
+    "isolationLevel": parsing.one_of("read_committed", "read_uncommitted"),
 }
+_KAFKAS_LEVEL = "kafka.isolation.level"  # the one setting of Kafka's clients that has a meaning here
 _ENDINGS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")  # the first one given applies
 _STARTINGS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _FOR_STREAMS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "groupId")
@@ -120,11 +123,12 @@ class ReadOptions:
     min_offsets_per_trigger: int | None = None
     max_trigger_delay: float = 15 * 60.0
     group_id: str | None = None
+    isolation_level: IsolationLevel = "read_committed"
 
     @classmethod
     def of(cls, options: Mapping[str, str], more: Iterable[str] = ()) -> Self:
         """Parse and check options; those named in `more` are allowed and ignored."""
-        check_names(options, [*_READERS, *more])
+        check_names(options, [*_READERS, _KAFKAS_LEVEL, *more])
         given = {name.lower(): text for name, text in options.items()}
         found = {
             name: read(name, str(given[name.lower()]))
@@ -132,6 +136,10 @@ class ReadOptions:
             if name.lower() in given
         }
         log_path(found.get("path"))
+        if _KAFKAS_LEVEL in given:
+            level = _READERS["isolationLevel"](_KAFKAS_LEVEL, str(given[_KAFKAS_LEVEL]))
+            if found.setdefault("isolationLevel", level) != level:
+                raise ConfigError(_KAFKAS_LEVEL, level, "must not differ from isolationLevel")
         chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in found]
         if len(chosen) > 1:
             raise ConfigError(chosen[1], given[chosen[1].lower()], f"cannot be combined with {chosen[0]}")

@@ -38,6 +38,36 @@ def find(log: ReadableLog, name: TopicPartition) -> LogReader:
     return partition
 
 
+class Extent(NamedTuple):
+    """The offsets of a partition that a query may read, [start, end), and its high watermark."""
+
+    start: int
+    end: int
+    high_watermark: int
+
+
+def extent(log: ReadableLog, options: ReadOptions, name: TopicPartition) -> Extent:
+    """Return how far a query may read now: to the high watermark, or to where no transaction is cut."""
+    partition = find(log, name)
+    start = partition.start_offset
+    end = _end(partition, options, start)
+    return Extent(start, end, max(end, partition.high_watermark))
+
+
+def _end(partition: LogReader, options: ReadOptions, start: int) -> int:
+    if options.isolation_level == "read_uncommitted":
+        return partition.high_watermark
+    return partition.whole_transactions_end(start)
+
+
+def whole_end(log: ReadableLog, options: ReadOptions, name: TopicPartition, start: int, end: int) -> int:
+    """Return where a range may end without cutting a transaction: at `end`, or after it."""
+    if options.isolation_level == "read_uncommitted":
+        return end
+    compacted = log.topic(name.topic).config.compacts
+    return max(find(log, name).whole_transactions_end(start, end, compacted=compacted), end)
+
+
 def lost(options: ReadOptions, where: object, what: str) -> None:
     """Report missing records: raise DataLossError, or log a warning if failOnDataLoss is false."""
     if options.fail_on_data_loss:
@@ -88,29 +118,35 @@ def _partition_count(log: ReadableLog, topic: str, *, needed: bool) -> int:
 def starts(log: ReadableLog, options: ReadOptions, names: Sequence[TopicPartition], default: int) -> Offsets:
     """Return the start offset of each partition."""
     bound = options.starting or Bound("startingOffsets", default)
-    return _resolved(log, bound, names, needed=options.starting_offsets_by_timestamp_strategy == "error")
+    needed = options.starting_offsets_by_timestamp_strategy == "error"
+    return _resolved(log, options, bound, names, needed=needed)
 
 
 def ends(log: ReadableLog, options: ReadOptions, names: Sequence[TopicPartition]) -> Offsets:
     """Return the end offset of each partition."""
-    return _resolved(log, options.ending or Bound("endingOffsets", LATEST), names, needed=False)
+    bound = options.ending or Bound("endingOffsets", LATEST)
+    return _resolved(log, options, bound, names, needed=False)
 
 
-def _resolved(log: ReadableLog, bound: Bound, names: Sequence[TopicPartition], *, needed: bool) -> Offsets:
+def _resolved(
+    log: ReadableLog, options: ReadOptions, bound: Bound, names: Sequence[TopicPartition], *, needed: bool
+) -> Offsets:
     """Look a bound up in the log; with `needed`, a record at or after a timestamp must exist."""
     chosen = _for_each(bound, names)
     found: Offsets = {}
     for name in names:
         partition, where = find(log, name), chosen[name]
         if not bound.by_time:
-            known = {EARLIEST: partition.start_offset, LATEST: partition.high_watermark}
-            found[name] = known.get(where, where)
+            if where in (EARLIEST, LATEST):
+                start = partition.start_offset
+                where = start if where == EARLIEST else _end(partition, options, start)
+            found[name] = where
             continue
-        offset = partition.offset_for_timestamp(where)
+        offset = partition.offset_for_timestamp(where, isolation_level=options.isolation_level)
         if offset is None and needed:
             hint = "startingOffsetsByTimestampStrategy = latest would start at its end"
             raise ConfigError(bound.option, where, f"{partition.name} has no record as late as that; {hint}")
-        found[name] = partition.high_watermark if offset is None else offset
+        found[name] = _end(partition, options, partition.start_offset) if offset is None else offset
     return found
 
 
@@ -242,15 +278,22 @@ def _within(log: ReadableLog, options: ReadOptions, wanted: Range) -> Range:
     """Clip a range to the log, and report missing records as lost."""
     try:
         partition = find(log, TopicPartition(wanted.topic, wanted.partition))
-        low, high = partition.start_offset, partition.high_watermark
+        low, high = partition.start_offset, partition.end_offset(options.isolation_level)
     except (UnknownTopicError, UnknownPartitionError):
         lost(options, f"{wanted.topic}-{wanted.partition}", "it was deleted")
         return wanted._replace(end=wanted.start)
     if wanted.start < low and wanted.start < wanted.end:
         lost(options, partition.name, f"offsets [{wanted.start}, {min(low, wanted.end)}) were removed")
     if max(wanted.start, wanted.end) > high:
-        lost(options, partition.name, f"offset {max(wanted.start, wanted.end)} is after its end, {high}")
+        lost(options, partition.name, _too_far(partition, max(wanted.start, wanted.end), high))
     return wanted._replace(start=min(max(wanted.start, low), high), end=min(wanted.end, high))
+
+
+def _too_far(partition: LogReader, offset: int, end: int) -> str:
+    if offset <= partition.high_watermark:
+        what = "a transaction is not decided yet, and isolationLevel = read_uncommitted would read it"
+        return f"offset {offset} is after its last stable offset, {end}: {what}"
+    return f"offset {offset} is after its end, {end}"
 
 
 def cut(log: ReadableLog, options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:

@@ -16,7 +16,7 @@ from commitlog.spark.admission import Admission
 from commitlog.spark.hang_up import end_if_hung_up
 from commitlog.spark.options import ReadOptions
 from commitlog.spark.parsing import LATEST
-from commitlog.spark.planning import Offsets, Stored, lost
+from commitlog.spark.planning import Extent, Offsets, Stored, lost
 from commitlog.spark.readable import is_remote
 from commitlog.spark.schema import fields_of
 from commitlog.spark.shipping import Shipped
@@ -92,7 +92,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end offsets for Trigger.AvailableNow."""
-        self._target = {name: end for name, (_, end) in self._bounds().items()}
+        self._target = self._ends()
 
     def latestOffset(self, start: Stored | None = None, limit: Any = None) -> Stored:  # noqa: N802
         """Return the end offsets of the next micro-batch."""
@@ -108,12 +108,12 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
             if before == self._initial:
                 return self._dumped(before)
         bounds = self._bounds()
-        end = self._available(before, {name: high for name, (_, high) in bounds.items()})
+        end = self._available(before, bounds)
         unseen = self._unseen(before, bounds)
         if limit is not None and isinstance(limit, ReadAllAvailable):  # Trigger.Once ignores caps
             return self._dumped(end | unseen)
         # trimmed offsets do not count towards a cap
-        first = {name: max(before.get(name, 0), bounds[name][0]) for name in end}
+        first = {name: max(before.get(name, 0), bounds[name].start) for name in end}
         if self._target is None and self._admission.must_wait(first, end):
             return self._dumped(before)
         return self._dumped(self._capped(first, end) | unseen)
@@ -128,37 +128,49 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {name: offset for name, offset in before.items() if name not in seen}
 
     def _capped(self, first: Offsets, end: Offsets) -> Offsets:
-        log = open_log(self._options.path)
-        return self._admission.capped(
-            first,
-            end,
-            lambda name, start, stop: planning.find(log, name).bytes_between(start, stop),
-            lambda name, start, most: planning.find(log, name).offset_after_bytes(start, most),
-        )
+        log, level = open_log(self._options.path), self._options.isolation_level
+
+        def offset_after(name: TopicPartition, start: int, most: int) -> int:
+            return planning.find(log, name).offset_after_bytes(start, most, isolation_level=level)
+
+        def bytes_between(name: TopicPartition, start: int, stop: int) -> int:
+            return planning.find(log, name).bytes_between(start, stop)
+
+        found = self._admission.capped(first, end, bytes_between, offset_after)
+        for name, offset in found.items():
+            if offset < end[name]:  # otherwise it cuts no transaction anyway
+                whole = planning.whole_end(log, self._options, name, first[name], offset)
+                found[name] = min(whole, end[name])
+        return found
 
     def reportLatestOffset(self) -> Stored:  # noqa: N802
         """Return the end of the log, which Spark shows beside the query's progress."""
-        return self._dumped({name: end for name, (_, end) in self._bounds().items()})
+        return self._dumped(self._ends())
 
-    def _bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the start and the end of each subscribed partition that exists."""
+    def _ends(self) -> Offsets:
+        return {name: one.end for name, one in self._bounds().items()}
+
+    def _bounds(self) -> dict[TopicPartition, Extent]:
+        """Return what there is to read in each subscribed partition that exists."""
         finish_publications(self._options.path)
         log = open_log(self._options.path)
         found = {}
         for name in planning.subscribed(log, self._options, all_there=False):
             with contextlib.suppress(UnknownTopicError, UnknownPartitionError):  # just deleted
-                partition = planning.find(log, name)
-                found[name] = partition.start_offset, partition.high_watermark
+                found[name] = planning.extent(log, self._options, name)
         return found
 
-    def _available(self, before: Offsets, end: Offsets) -> Offsets:
+    def _available(self, before: Offsets, bounds: Mapping[TopicPartition, Extent]) -> Offsets:
         """Return how far to read: to the end, or with AvailableNow to the end as of its start."""
+        end = {name: one.end for name, one in bounds.items()}
         for name, offset in before.items():
-            if name not in end:
+            if name not in bounds:
                 lost(self._options, f"{name.topic}-{name.partition}", "it was deleted")
-            elif end[name] < offset:
-                what = f"its end moved back from {offset} to {end[name]}"
+            elif bounds[name].high_watermark < offset:
+                what = f"its end moved back from {offset} to {bounds[name].high_watermark}"
                 lost(self._options, f"{name.topic}-{name.partition}", what)
+            else:  # a query that began inside a transaction waits for its end
+                end[name] = max(end[name], offset)
         if self._target is None:
             return end
         target = self._target

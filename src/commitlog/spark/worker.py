@@ -145,11 +145,12 @@ def _batches(options: ReadOptions, wanted: Range) -> Iterator[RecordBatch]:
             partition = _partition(options, wanted)
             if partition is None:
                 return
-            mark = partition.high_watermark  # read before, too: in a cluster it may drop and rise again
-            for batch in partition.combined_batches(start, wanted.end):
+            level = options.isolation_level
+            mark = partition.end_offset(level)  # read before, too: in a cluster it may drop and rise again
+            for batch in partition.combined_batches(start, wanted.end, isolation_level=level):
                 start = batch.next_offset
                 yield batch
-            mark = min(mark, partition.high_watermark)
+            mark = min(mark, partition.end_offset(level))
             if mark < wanted.end:
                 lost(options, partition.name, f"its end moved back to {mark}")
             return
@@ -171,7 +172,7 @@ def _partition(options: ReadOptions, wanted: Range) -> LogReader | None:
     """
     try:
         partition = _found(options, wanted)
-        if partition is not None and partition.high_watermark < wanted.end:
+        if partition is not None and partition.end_offset(options.isolation_level) < wanted.end:
             forget_log(options.path)
             partition = _found(options, wanted)
         return partition
