@@ -8,16 +8,50 @@ import pty
 import select
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from click.testing import CliRunner, Result
 
 import commitlog
+from commitlog import CommitLog, Producer
 from commitlog.cli.app import app
 
 SOURCE = str(Path(commitlog.__file__).parents[1])
+BEGAN = time.time_ns() // 1_000_000 - 10_000
 PROGRAM = [sys.executable, "-m", "commitlog"]
+
+
+@contextmanager
+def undecided(path: Path, mode: Literal["w", "shared"] = "w") -> Iterator[tuple[CommitLog, Producer]]:
+    """A log that is being written. orders-0 has a plain record at offset 0, a committed one with its marker,
+    an aborted one with its marker, one of an open transaction, and another plain one at offset 6.
+
+    The open transaction is that of "billing-1", which has also written to pay-0. The first record is of
+    BEGAN, each other one of a second later.
+    """
+    with commitlog.open(path, mode=mode) as log:
+        topic = log.create_topic("orders", 2)
+        log.create_topic("pay")
+        topic.append(b"plain", partition=0, timestamp=BEGAN)
+        producer = log.producer(transactional_id="billing-1")
+        for commit, value, timestamp in (
+            (True, b"committed", BEGAN + 1_000),
+            (False, b"aborted", BEGAN + 2_000),
+        ):
+            producer.begin_transaction()
+            producer.send("orders", value, partition=0, timestamp=timestamp)
+            producer.flush()
+            (producer.commit_transaction if commit else producer.abort_transaction)()
+        producer.begin_transaction()
+        producer.send("orders", b"open", partition=0, timestamp=BEGAN + 3_000)
+        producer.send("pay", b"open")
+        producer.flush()
+        topic.append(b"after", partition=0, timestamp=BEGAN + 4_000)
+        yield log, producer
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -47,7 +47,10 @@ def test_the_version_and_what_there_is() -> None:
 
 def needed(name: str) -> list[str]:
     """Arguments that a command asks for, besides the directory."""
-    given = {"topic": "t", "group": "g", "count": "2", "file": "f.jsonl", "path": "f.jsonl"}
+    given = {
+        "topic": "t", "group": "g", "count": "2", "file": "f.jsonl", "path": "f.jsonl",
+        "transactional_id": "billing-1",
+    }  # fmt: skip
     wanted = [one for one in LEAVES[name].params if isinstance(one, click.Argument) and one.required]
     found = [given[one.name or ""] for one in wanted if one.name in given]
     extra = {
@@ -137,6 +140,7 @@ def test_commands_options_topics_and_groups_are_completed(tmp_path: Path) -> Non
         log.create_topic("orders")
         log.create_topic("other")
         log.commit_offsets("billing", {TopicPartition("orders", 0): 0})
+        log.producer(transactional_id="billing-1").close()
     assert "consume" in completed("con")
     assert completed("topics desc") == ["describe"]
     assert completed("consume --fol") == ["--follow"]
@@ -144,6 +148,8 @@ def test_commands_options_topics_and_groups_are_completed(tmp_path: Path) -> Non
     assert completed(f"topics describe {tmp_path} ord") == ["orders"]
     assert completed(f"consume {tmp_path} orders --group b") == ["billing"]
     assert completed(f"groups describe {tmp_path} ") == ["billing"]
+    assert completed(f"transactions describe {tmp_path} bill") == ["billing-1"]
+    assert completed(f"consume {tmp_path} orders --isolation-level read_u") == ["read_uncommitted"]
     assert completed(f"consume {tmp_path / 'none'} o") == []
 
 

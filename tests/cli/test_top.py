@@ -77,12 +77,13 @@ def test_without_a_terminal_it_is_one_look(log: CommitLog, orders: commitlog.Par
         "partition",
         "start",
         "end",
+        "stable",
         "records/s",
         "bytes/s",
         "segments",
         "bytes",
     ]
-    assert lines[1].split()[:5] == ["orders", "0", "0", "50", "0"]
+    assert lines[1].split()[:5] == ["orders", "0", "0", "50", "50"]
     assert lines[4].split()[:7] == ["billing", "Empty", "0", "orders", "0", "10", "40"]
     found = ok_json("top", log.path, "--interval", 0.05)
     assert found["groups"][0]["lag"] == 40

@@ -22,6 +22,8 @@ SETTINGS = {
     "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.3, "file_delete_delay_ms": 0, "flush_ms": -1,
 }  # fmt: skip
 
+SAME = ("start_offset", "next_offset", "high_watermark", "last_stable_offset", "durable_offset", "segments")
+
 
 @pytest.fixture
 def quiet(tmp_path: Path) -> Iterator[CommitLog]:
@@ -153,9 +155,59 @@ def test_offsets_and_sizes_are_the_same_everywhere(quiet: CommitLog) -> None:
     with commitlog.open(quiet.path, mode="r") as log, served(log) as client:
         page = client.get("topics/t/partitions/0")
     assert row["records"] == len(list(quiet.topic("t").partition(0).records())) == 18
-    for name in ("start_offset", "next_offset", "high_watermark", "durable_offset", "segments"):
+    for name in SAME:
         assert row[name] == page[name] == getattr(metrics, name)
     assert row["bytes"] == page["bytes"] == metrics.size_bytes
+
+
+def test_what_is_open_and_aborted_is_the_same_everywhere(quiet: CommitLog) -> None:
+    partition = quiet.create_topic("t").partition(0)
+    partition.append_many([b"x"] * 9)
+    partition.trim_before(4)
+    producer = quiet.producer(transactional_id="billing")
+    for commit in (True, False, None):
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.send("t", b"y")
+        producer.flush()
+        if commit is not None:
+            (producer.commit_transaction if commit else producer.abort_transaction)()
+    quiet.commit_offsets("g", {TopicPartition("t", 0): 10})
+    (row,) = ok_json("stats", quiet.path)["topic_partitions"]["t"]
+    metrics = quiet.metrics()
+    (found,) = [one for one in metrics.partitions if one.topic == "t"]
+    with commitlog.open(quiet.path, mode="r") as log, served(log) as client:
+        page = client.get("topics/t/partitions/0")
+        group = client.get("group?group_id=g")
+        assert client.get("transactions")["transactions"][0]["state"] == "Ongoing"
+        assert log.metrics().transactions.open == metrics.transactions.open == 1
+    assert row["records"] == len(list(partition.records())) == 5 + 3
+    assert found.last_stable_offset == 9 + 4 + 4 < found.high_watermark
+    for name in SAME:
+        assert row[name] == page[name] == getattr(found, name)
+    (listed,) = ok_json("groups", "list", quiet.path)
+    assert listed["lag"] == group["lag"] == metrics.groups[0].partitions[0].lag == 2
+
+
+def test_a_reader_knows_of_open_transactions_as_the_writer_does(quiet: CommitLog) -> None:
+    partition = quiet.create_topic("t", config={"segment_bytes": 2000}).partition(0)
+    producers = [quiet.producer(transactional_id=f"id-{number}") for number in range(3)]
+    with commitlog.open(quiet.path, mode="r") as reading:
+        seen = reading.topic("t").partition(0)
+        for number in range(30):
+            producer = producers[number % 3]
+            if number % 7 == 6:
+                producer.commit_transaction()
+            if number < 3 or number % 7 == 6:
+                producer.begin_transaction()
+            producer.send("t", b"x" * 300)
+            producer.flush()
+            known = [one[:3] for one in partition.open_transactions()]
+            assert [one[:3] for one in seen.open_transactions()] == known
+        assert len(partition.segments) > 2
+        partition.trim_before(partition.high_watermark - 1)  # most of them have no records any more
+        assert [one[:3] for one in seen.open_transactions()] == known
+        assert len(reading.transactions()) == 3
 
 
 def test_the_lag_of_a_group_is_the_same_everywhere(quiet: CommitLog) -> None:

@@ -48,7 +48,7 @@ def writable(log_path: Path) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is there, an event loop runs in this thread: no other can
 def browser() -> Iterator[Browser]:
     """The machine's chromium; without it the test is skipped, or fails where it must not be missing."""
     reason = missing()

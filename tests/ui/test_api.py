@@ -106,7 +106,7 @@ def test_the_place_of_a_key_is_where_the_partitioner_puts_it(client: Client, log
 def test_a_page_of_records_says_where_the_next_one_starts(client: Client, log: CommitLog) -> None:
     fill(log.create_topic("t").partition(0), 10)
     page = client.get("topics/t/partitions/0/records?limit=4")
-    assert (page["next"], page["looked_at"], page["high_watermark"]) == (4, [0, 4], 10)
+    assert (page["next"], page["looked_at"], page["end_offset"]) == (4, [0, 4], 10)
     assert client.get("topics/t/partitions/0/records?from=4&limit=6")["next"] is None
     assert client.get("topics/t/partitions/0/records?order=newest&limit=4")["next"] == 6
     assert client.get("topics/t/partitions/0/records?order=newest&from=2&limit=4")["next"] is None

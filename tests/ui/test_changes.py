@@ -86,6 +86,8 @@ def test_a_group_is_reset_where_it_has_no_members(shared: CommitLog, writable: C
         ("group/reset", {"group_id": "g"}, 400),
         ("group/reset", {"to": "earliest"}, 400),
         ("group/reset", {"group_id": "nobody", "to": "earliest"}, 404),
+        ("transaction/abort", {}, 400),
+        ("transaction/abort", {"transactional_id": "nobody"}, 409),
     ],
 )
 def test_a_change_that_makes_no_sense_changes_nothing(
@@ -106,7 +108,9 @@ def test_a_page_that_only_looks_changes_nothing(client: Client, log: CommitLog) 
         "topics/t/partitions/0/roll",
         "topics/t/partitions/0/compact",
         "group/reset",
+        "transaction/abort",
     ):
-        answer = client.post(path, {"value": "x", "before": 2, "group_id": "g", "to": "earliest"})
+        body = {"value": "x", "before": 2, "group_id": "g", "to": "earliest", "transactional_id": "i"}
+        answer = client.post(path, body)
         assert (answer.status, "read-only" in answer.json["error"]) == (403, True), path
     assert (partition.start_offset, partition.next_offset, len(partition.segments)) == (0, 3, 1)

@@ -34,6 +34,7 @@ VIEWS = {
     "#/t/orders": ".strip .bar",
     "#/t/orders/0": ".record",
     "#/groups": ".empty",
+    "#/transactions": ".empty",
     "#/live/orders": ".dot.on",
 }
 

@@ -104,6 +104,8 @@ def test_a_request_reads_only_so_many_bytes_at_once(
     assert oldest_first(hundred, 0, 100, ALL).end < 40
     read: list[int] = []
     real = hundred.records
-    monkeypatch.setattr(hundred, "records", lambda low, high: read.append(high - low) or real(low, high))
+    monkeypatch.setattr(
+        hundred, "records", lambda low, high, **how: read.append(high - low) or real(low, high, **how)
+    )
     newest_first(hundred, 100, 64, Wanted(key=b"not there"))
     assert max(read) <= 4

@@ -83,6 +83,14 @@ def test_a_closer_look_counts_records_and_tells_the_times(log: CommitLog) -> Non
     assert whole["files"] == ["00000000000000000000.log", "00000000000000000012.log"]
 
 
+def test_a_closer_look_counts_markers_apart(log: CommitLog) -> None:
+    log.create_topic("t").append(b"plain")
+    with log.transaction() as txn:
+        txn.append_many("t", [b"one", b"two"])
+    found = segments_view.details(log.topic("t").partition(0), 0, 4)
+    assert (found["records"], found["batches"], found["markers"]) == (3, 2, 1)
+
+
 def test_a_closer_look_tells_what_was_trimmed_within_a_segment(log: CommitLog) -> None:
     partition = log.create_topic("t").partition(0)
     segments(partition, 1)

@@ -26,6 +26,7 @@ from commitlog.cli.spark import spark
 from commitlog.cli.stats import stats
 from commitlog.cli.top import top
 from commitlog.cli.topics import topics
+from commitlog.cli.transactions import transactions
 from commitlog.cli.ui import ui
 from commitlog.cli.upkeep import compact, roll, trim
 from commitlog.cli.verify import repair, verify
@@ -37,8 +38,8 @@ INTERRUPTED, TERMINATED, PIPE_CLOSED = (
 
 # To add a command: write it in a module of this folder, as in topics.py, and list it here.
 COMMANDS = (
-    topics, produce, consume, groups, stats, top, ui, serve, dump, verify, repair, compact, trim, roll,
-    export_command, import_command, spark, bench, completion,
+    topics, produce, consume, groups, transactions, stats, top, ui, serve, dump, verify, repair, compact,
+    trim, roll, export_command, import_command, spark, bench, completion,
 )  # fmt: skip
 
 

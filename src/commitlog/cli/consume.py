@@ -11,6 +11,7 @@ from commitlog.cli import options
 from commitlog.cli.open_log import reading
 from commitlog.cli.printing import Printer, Start, print_alone, print_in_group
 from commitlog.cli.record_format import Form, RecordFormat
+from commitlog.config import IsolationLevel
 
 
 def start_from(text: str) -> Start:
@@ -36,7 +37,7 @@ def start_from(text: str) -> Start:
     help="beginning (the default), end, an offset, a time such as 2026-01-31T12:00 (UTC), or @ and "
     "milliseconds. With --group: beginning or end, for partitions without a committed offset.",
 )  # fmt: skip
-@click.option("--last", type=click.IntRange(0), metavar="N", help="The last N offsets of each partition.")
+@click.option("--last", type=click.IntRange(0), metavar="N", help="The last N records of each partition.")
 @click.option("--max", "limit", type=click.IntRange(0), metavar="N", help="Stop after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new records, until Ctrl-C.")
 @click.option(
@@ -44,6 +45,7 @@ def start_from(text: str) -> Start:
     help="Read as a member of a consumer group, and commit what was printed.",
 )  # fmt: skip
 @options.partition
+@options.isolation_level
 @click.option(
     "--format", "form", type=click.Choice(["text", "json", "hex", "raw"]), default="text", show_default=True,
     help="Values as lines, records as JSON lines, bytes in hex, or values with nothing in between.",
@@ -57,7 +59,8 @@ def start_from(text: str) -> Start:
 @click.option("--separator", default="\t", metavar="TEXT", help="Text between columns; a tab by default.")
 def consume(
     directory: str, topic: str, start: Start | None, last: int | None, limit: int | None, follow: bool,
-    group: str | None, partition: int | None, form: Form, as_json: bool, separator: str, **columns: bool,
+    group: str | None, partition: int | None, isolation_level: IsolationLevel, form: Form, as_json: bool,
+    separator: str, **columns: bool,
 ) -> None:  # fmt: skip
     """Print the records of a topic.
 
@@ -78,7 +81,9 @@ def consume(
     with reading(directory) as log:
         log.topic(topic)
         reset: Literal["latest", "earliest"] = "latest" if begin.end else "earliest"
-        with log.consumer(group_id=group, enable_auto_commit=False, auto_offset_reset=reset) as consumer:
+        with log.consumer(
+            group_id=group, enable_auto_commit=False, auto_offset_reset=reset, isolation_level=isolation_level
+        ) as consumer:
             if group is None:
                 print_alone(log, consumer, topic, partition, begin, printer, follow=follow)
             else:

@@ -9,13 +9,15 @@ from typing import Any
 
 import click
 
+from commitlog import aborted_index
 from commitlog.batches.batch import RecordBatch
 from commitlog.batches.format import LOG_APPEND_TIME, BatchHeader
+from commitlog.batches.markers import first_offset_of
 from commitlog.cli import options
 from commitlog.cli.json_records import bytes_field, header_objects
 from commitlog.cli.output import write_bytes
 from commitlog.index import OffsetIndex, TimeIndex
-from commitlog.partitions import epochs
+from commitlog.partitions import epochs, producer_state
 from commitlog.partitions.page import NAME as PAGE_NAME
 from commitlog.partitions.page import StatePage
 from commitlog.repair import Damage, sound_batches
@@ -23,9 +25,11 @@ from commitlog.segment import LOG_SUFFIX, Segment
 
 Entry = dict[str, Any]
 _FREE_TEXT = ("key", "value")
+_STARTS = {"record": "| ", "damage": "DAMAGE ", "marker": "MARKER ", "transaction": "OPEN "}
 _PAGE_FIELDS = (
-    "start_offset", "next_offset", "high_watermark", "durable_offset", "clean_offset", "base_offset",
-    "end_position", "generation", "truncations",
+    "start_offset", "next_offset", "high_watermark", "last_stable_offset", "durable_offset", "clean_offset",
+    "base_offset", "end_position", "generation", "truncations", "has_transactions", "undecided_offset",
+    "aborts",
 )  # fmt: skip
 
 
@@ -41,11 +45,12 @@ _PAGE_FIELDS = (
 @click.option("--records", is_flag=True, help="Also show the records of each batch.")
 @options.as_json
 def dump(files: Sequence[str], records: bool, as_json: bool) -> None:
-    """Show the batches of segments and the entries of indexes.
+    """Show the batches and markers of segments and the entries of indexes.
 
-    FILE is a .log, .index or .timeindex file, a state page or a leader-epoch-checkpoint. With --json every
-    line is an object whose `kind` is batch, record, damage, entry, state, checkpoint or epoch. The exit
-    code is 1 if there is damage.
+    FILE is a .log, .index, .timeindex, .txnindex or .snapshot file, a state page or a
+    leader-epoch-checkpoint. Records are shown whether or not their transaction is committed. With --json
+    every line is an object whose `kind` is batch, marker, record, damage, entry, aborted, snapshot,
+    transaction, published, state, checkpoint or epoch. The exit code is 1 if there is damage.
     """
     damaged = False
     for path in files:
@@ -73,14 +78,19 @@ def entries_of(path: str, records: bool) -> Iterator[Entry]:
         return _batches(path, records)
     if name[:1].isdecimal() and name.endswith((OffsetIndex.suffix, TimeIndex.suffix)):
         return _index(path)
+    if name[:1].isdecimal() and aborted_index.SUFFIX in name:
+        return _aborted(path)
+    if name[:1].isdecimal() and name.endswith(producer_state.SUFFIX):
+        return _snapshot(path)
     raise click.ClickException(
-        f"{path} is not a .log, .index or .timeindex file, a state page or an epoch checkpoint"
+        f"{path} is not a .log, .index, .timeindex, .txnindex or .snapshot file, a state page or an epoch "
+        "checkpoint"
     )
 
 
 def _line(entry: Entry) -> str:
-    """Return an entry as a line of names and values; a record is marked with a bar."""
-    start = {"record": "| ", "damage": "DAMAGE "}.get(entry["kind"], "")
+    """Return an entry as a line of names and values; the start tells a record, and others, from a batch."""
+    start = _STARTS.get(entry["kind"], "")
     return start + " ".join(
         f"{name}: {_shown(name, value)}" for name, value in entry.items() if name != "kind"
     )
@@ -100,6 +110,9 @@ def _batches(path: str, records: bool) -> Iterator[Entry]:
             yield {"kind": "damage", **where, "reason": found.reason}
             continue
         batch = RecordBatch.decode(buffer, position, path=path)
+        if found.is_marker:
+            yield _marker(batch, found, first_offset_of(found, buffer, position))
+            continue
         yield _batch(batch, found)
         if records:
             yield from map(_record, batch.records())
@@ -116,6 +129,7 @@ def _batch(batch: RecordBatch, header: BatchHeader) -> Entry:
         "last_sequence": last,
         "producer_id": header.producer_id,
         "producer_epoch": header.producer_epoch,
+        "transactional": header.is_transactional,
         "leader_epoch": header.leader_epoch,
         "delete_horizon": batch.delete_horizon,
         "position": batch.position,
@@ -124,6 +138,24 @@ def _batch(batch: RecordBatch, header: BatchHeader) -> Entry:
         "max_timestamp": header.max_timestamp,
         "size": header.size,
         "compression_type": header.compression_type,
+        "crc": f"{header.crc:08x}",
+        "valid": True,
+    }
+
+
+def _marker(batch: RecordBatch, header: BatchHeader, first_offset: int) -> Entry:
+    return {
+        "kind": "marker",
+        "offset": header.base_offset,
+        "decision": "commit" if header.commits else "abort",
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "first_offset": first_offset,
+        "leader_epoch": header.leader_epoch,
+        "delete_horizon": batch.delete_horizon,
+        "position": batch.position,
+        "timestamp": header.max_timestamp,
+        "size": header.size,
         "crc": f"{header.crc:08x}",
         "valid": True,
     }
@@ -151,6 +183,40 @@ def _index(path: str) -> Iterator[Entry]:
     log = os.path.splitext(path)[0] + LOG_SUFFIX
     if os.path.exists(log) and not Segment.open(log).confirms_all(index):
         yield {"kind": "damage", "reason": f"the entries do not match {os.path.basename(log)}"}
+
+
+def _aborted(path: str) -> Iterator[Entry]:
+    """List the aborted transactions; the state page tells how many the active segment has."""
+    folder, name = os.path.split(path)
+    log = os.path.join(folder, name.replace(aborted_index.SUFFIX, LOG_SUFFIX))
+    if not os.path.exists(log):
+        yield {"kind": "damage", "reason": f"there is no {os.path.basename(log)}"}
+        return
+    segment = Segment.open(log)
+    found = aborted_index.load(log, segment.size_bytes)
+    page = StatePage.open(folder or ".")
+    if found is None and page is not None and page.base_offset == segment.base_offset:
+        found = aborted_index.load(log, segment.size_bytes, page.aborts)
+    if found is None:
+        yield {
+            "kind": "damage",
+            "reason": "the list is not known to be complete; readers look for the markers",
+        }
+        return
+    for entry in found:
+        yield {"kind": "aborted", **entry._asdict()}
+
+
+def _snapshot(path: str) -> Iterator[Entry]:
+    producers = producer_state.Producers.load(path)
+    if producers is None:
+        yield {"kind": "damage", "reason": "it is not a snapshot of producers, or its checksum is wrong"}
+        return
+    yield {"kind": "snapshot", "next_offset": producers.next_offset, "producers": len(producers)}
+    for one in producers.open_transactions():
+        yield {"kind": "transaction", **one._asdict()}
+    if producers.published is not None:
+        yield {"kind": "published", **producers.published._asdict()}
 
 
 def _state(path: str) -> Iterator[Entry]:

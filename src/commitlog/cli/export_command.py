@@ -17,6 +17,7 @@ from commitlog.cli.open_log import reading
 from commitlog.cli.output import answer, counted
 from commitlog.cli.printing import Start
 from commitlog.cli.progress_bar import Report, progress_bar
+from commitlog.config import IsolationLevel
 from commitlog.partitions.reader import LogReader
 
 if TYPE_CHECKING:
@@ -56,11 +57,12 @@ class Range(NamedTuple):
     "--to", "end", type=start_from, default="end", metavar="WHERE",
     help="Stop before this: end (the default), an offset, or the first record at or after a time.",
 )  # fmt: skip
+@options.isolation_level
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @options.as_json
 def export_command(
     directory: str, topic: str, file: str, file_format: str | None, numbers: tuple[int, ...], start: Start,
-    end: Start, overwrite: bool, as_json: bool,
+    end: Start, isolation_level: IsolationLevel, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write records of a topic to FILE, as Parquet, Arrow, CSV or JSON lines.
 
@@ -75,30 +77,30 @@ def export_command(
     with reading(directory) as log:
         found = log.topic(topic)
         ranges = [
-            _range(number, found.partition(number), start, end)
+            _range(number, found.partition(number), start, end, isolation_level)
             for number in sorted(set(numbers)) or range(len(found.partitions))
         ]
         with progress_bar("exporting", unit="records") as progress, _complete(file) as temporary:
             sink = make(temporary)
-            records = _write(ranges, sink, progress)
+            records = _write(ranges, sink, progress, isolation_level)
     parts = [{"partition": one.number, "start_offset": one.start, "end_offset": one.end} for one in ranges]
     document = {"topic": topic, "file": file, "records": records, "partitions": parts}
     answer(as_json, document, f"exported {counted(records, 'record')} of topic {topic!r} to {file}")
 
 
-def _range(number: int, partition: LogReader, start: Start, end: Start) -> Range:
-    """Return the requested offsets of a partition, clipped to those that it has."""
-    first, last = _offset(partition, start), _offset(partition, end)
+def _range(number: int, partition: LogReader, start: Start, end: Start, level: IsolationLevel) -> Range:
+    """Return the requested offsets of a partition, clipped to those that can be read."""
+    first, last = _offset(partition, start, level), _offset(partition, end, level)
     return Range(number, partition, first, max(first, last))
 
 
-def _offset(partition: LogReader, where: Start) -> int:
+def _offset(partition: LogReader, where: Start, level: IsolationLevel) -> int:
     if where.offset is None:
-        return where.in_partition(partition)
-    return min(max(where.offset, partition.start_offset), partition.high_watermark)
+        return where.in_partition(partition, level)
+    return min(max(where.offset, partition.start_offset), partition.end_offset(level))
 
 
-def _write(ranges: list[Range], sink: Sink, progress: Report | None) -> int:
+def _write(ranges: list[Range], sink: Sink, progress: Report | None, level: IsolationLevel) -> int:
     """Write all ranges and close the file; returns the number of records."""
     from commitlog.batches import arrow
     from commitlog.batches.arrow import with_partition
@@ -106,7 +108,8 @@ def _write(ranges: list[Range], sink: Sink, progress: Report | None) -> int:
     total, done, records = sum(one.end - one.start for one in ranges), 0, 0
     try:
         for one in ranges:
-            for batch in arrow.stream(one.partition.combined_batches(one.start, one.end)):
+            found = one.partition.combined_batches(one.start, one.end, isolation_level=level)
+            for batch in arrow.stream(found):
                 sink.write(with_partition(batch, one.number))
                 records += batch.num_rows
                 if progress is not None:

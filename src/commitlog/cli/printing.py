@@ -13,6 +13,7 @@ from commitlog.batches.batch import RecordBatch
 from commitlog.cli.output import flush_output, say, write_bytes
 from commitlog.cli.record_format import RecordFormat
 from commitlog.clients.consumer import Consumer
+from commitlog.config import IsolationLevel
 from commitlog.errors import CommitFailedError, OffsetOutOfRangeError, UnknownTopicError
 from commitlog.log import CommitLog
 from commitlog.partitions.reader import LogReader
@@ -32,19 +33,39 @@ class Start:
     timestamp: int | None = None
     last: int | None = None
 
-    def in_partition(self, partition: LogReader) -> int:
+    def in_partition(self, partition: LogReader, level: IsolationLevel) -> int:
         """Return the start offset in a partition; OffsetOutOfRangeError if the partition does not have it."""
         low, high = partition.start_offset, partition.high_watermark
         if self.offset is not None:
             if not low <= self.offset <= high:
                 raise OffsetOutOfRangeError(partition.name, self.offset, low, high)
             return self.offset
+        end = partition.end_offset(level)
         if self.timestamp is not None:
-            found = partition.offset_for_timestamp(self.timestamp)
-            return high if found is None else found
+            found = partition.offset_for_timestamp(self.timestamp, isolation_level=level)
+            return end if found is None else found
         if self.last is not None:
-            return max(low, high - self.last)
-        return high if self.end else low
+            return _start_of_last(partition, self.last, end, level)
+        return end if self.end else low
+
+
+def _start_of_last(partition: LogReader, count: int, end: int, level: IsolationLevel) -> int:
+    """Return where the last `count` records below `end` begin; some offsets have no record."""
+    low = partition.start_offset
+    span, found = count, 0
+    while True:
+        start = max(low, end - span)
+        if start < end:
+            found = partition.count_records(start, end, isolation_level=level)
+        if found >= count or start == low:
+            break
+        span *= 4
+    surplus = found - count
+    for batch in partition.batches(start, end, isolation_level=level) if surplus > 0 else ():
+        if surplus < len(batch):
+            return int(batch.offsets[surplus])
+        surplus -= len(batch)
+    return start
 
 
 Found = Mapping[TopicPartition, list[RecordBatch]]
@@ -99,7 +120,8 @@ def print_alone(
         consumer.assign([(topic, partition)])
     ends = consumer.end_offsets(sorted(consumer.assignment()))
     for name in ends:
-        consumer.seek(name, start.in_partition(log.topic(topic).partition(name.partition)))
+        reader = log.topic(topic).partition(name.partition)
+        consumer.seek(name, start.in_partition(reader, consumer.config.isolation_level))
     topic_id = log.topic(topic).topic_id
     while not printer.done and (follow or _is_behind(consumer, ends)):
         before = {name: consumer.position(name) for name in consumer.assignment()}

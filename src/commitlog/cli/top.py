@@ -17,17 +17,19 @@ import click
 
 from commitlog.cli import options
 from commitlog.cli.open_log import reading
-from commitlog.cli.output import make_table, print_json, print_table, say, table_cell
+from commitlog.cli.output import counted, make_table, print_json, print_table, say, table_cell
 from commitlog.errors import CommitLogError
-from commitlog.inspect.rates import appended_bytes, per_second
+from commitlog.inspect.describe import records_between
+from commitlog.inspect.rates import appended_bytes, appended_records, per_second
 from commitlog.log import CommitLog
 from commitlog.metrics import LogMetrics
 from commitlog.partitions.counters import PartitionMetrics
+from commitlog.transactions.coordinator import TransactionMetrics
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_PARTITIONS = ("topic", "partition", "start", "end", "records/s", "bytes/s", "segments", "bytes")
+_PARTITIONS = ("topic", "partition", "start", "end", "stable", "records/s", "bytes/s", "segments", "bytes")
 _GROUPS = ("group", "state", "members", "topic", "partition", "committed", "lag", "records/s")
 
 
@@ -62,6 +64,7 @@ class PartitionRow:
     partition: int
     start_offset: int
     high_watermark: int
+    last_stable_offset: int
     records_per_second: float
     bytes_per_second: float
     segments: int
@@ -89,6 +92,7 @@ class View:
     path: str
     partitions: tuple[PartitionRow, ...]
     groups: tuple[GroupRow, ...]
+    transactions: TransactionMetrics
 
 
 class Watcher:
@@ -107,7 +111,8 @@ class Watcher:
         now, names, metrics = self._clock(), set(self._log.topics()), self._log.metrics()
         seconds = None if self._at is None else now - self._at
         partitions = [self._partition(one, seconds) for one in metrics.partitions if one.topic in names]
-        view = View(self._log.path, tuple(partitions), tuple(self._groups(metrics, seconds)))
+        groups = tuple(self._groups(metrics, seconds))
+        view = View(self._log.path, tuple(partitions), groups, metrics.transactions)
         self._at = now
         self._ends = {(one.topic, one.partition): one.next_offset for one in metrics.partitions}
         self._committed = {(one.group, one.topic, one.partition): one.committed for one in view.groups}
@@ -115,25 +120,35 @@ class Watcher:
 
     def _partition(self, one: PartitionMetrics, seconds: float | None) -> PartitionRow:
         before = self._ends.get((one.topic, one.partition), one.next_offset)
-        records = one.next_offset - before
-        size_bytes = self._appended_bytes(one, before) if records > 0 else records
+        grown = one.next_offset - before
+        records, size_bytes = self._appended(one, before) if grown > 0 else (grown, grown)
         return PartitionRow(
-            one.topic, one.partition, one.start_offset, one.high_watermark,
+            one.topic, one.partition, one.start_offset, one.high_watermark, one.last_stable_offset,
             per_second(records, seconds) or 0.0, per_second(size_bytes, seconds) or 0.0,
             one.segments, one.size_bytes,
         )  # fmt: skip
 
-    def _appended_bytes(self, one: PartitionMetrics, start: int) -> int | None:
+    def _appended(self, one: PartitionMetrics, start: int) -> tuple[int | None, int | None]:
+        """Return the records and bytes from `start` on."""
         with suppress(CommitLogError):  # the topic was just deleted
-            partition = self._log.topic(one.topic).partition(one.partition)
-            return appended_bytes(partition, start, one.next_offset)
+            partition, end = self._log.topic(one.topic).partition(one.partition), one.next_offset
+            return appended_records(partition, start, end), appended_bytes(partition, start, end)
+        return None, None
+
+    def _read(self, topic: str, partition: int, start: int, end: int) -> int | None:
+        """Return the records that a group has read; None if it went back."""
+        with suppress(CommitLogError):  # the topic was just deleted
+            found = self._log.topic(topic).partition(partition)
+            return records_between(found, start, end) if start <= end else None
         return None
 
     def _groups(self, metrics: LogMetrics, seconds: float | None) -> Iterator[GroupRow]:
         for group in metrics.groups:
             for one in group.partitions:
                 before = self._committed.get((group.group_id, one.topic, one.partition))
-                moved = None if before is None or one.committed is None else one.committed - before
+                moved = None
+                if before is not None and one.committed is not None:
+                    moved = self._read(one.topic, one.partition, before, one.committed)
                 yield GroupRow(
                     group.group_id, group.state, len(group.members), one.topic, one.partition,
                     one.committed, one.lag, per_second(moved, seconds) or 0.0,
@@ -148,6 +163,12 @@ def _print(view: View, as_json: bool) -> None:
     if view.groups:
         say()
         print_table(_GROUPS, _cells(view.groups))
+    if view.transactions.open:
+        say(f"\n{_open(view.transactions)}")
+
+
+def _open(found: TransactionMetrics) -> str:
+    return f"{counted(found.open, 'open transaction')}, the oldest for {found.oldest_ms / 1000:,.0f} s"
 
 
 def _cells(rows: Sequence[PartitionRow | GroupRow]) -> list[tuple[object, ...]]:
@@ -176,7 +197,10 @@ def _screen(view: View) -> RenderableType:
     size_bytes = sum(one.bytes_per_second for one in view.partitions)
     lag = sum(one.lag or 0 for one in view.groups)
     path = table_cell(view.path)
-    line = f"{path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   q quits"
+    line = f"{path}   {records:,.0f} records/s   {size_bytes:,.0f} bytes/s   lag {lag:,}   "
+    if view.transactions.open:
+        line += f"{_open(view.transactions)}   "
+    line += "q quits"
     parts = [Text(line, style="bold"), Text(), _table(_PARTITIONS, _cells(view.partitions))]
     if view.groups:
         parts += [Text(), _table(_GROUPS, _cells(view.groups))]

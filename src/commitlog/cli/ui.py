@@ -25,7 +25,9 @@ from commitlog.errors import LogLockedError
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; any free one by default."
 )
 @click.option(
-    "--writable", is_flag=True, help="Allow the page to append, trim, roll, compact and reset groups."
+    "--writable",
+    is_flag=True,
+    help="Allow the page to append, trim, roll, compact, reset groups and abort transactions.",
 )
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @options.as_json

@@ -104,11 +104,11 @@ def trim(
 
 
 def _start(partition: Partition, offset: int | None, time: int | None) -> int:
-    """Return the offset below which everything is removed."""
+    """Return the offset below which everything is removed; an open transaction stays, unless it is named."""
     if offset is not None:
         return offset
     found = None if time is None else partition.offset_for_timestamp(time)
-    return partition.high_watermark if found is None else found
+    return partition.last_stable_offset if found is None else found
 
 
 @click.command(epilog=options.example("commitlog roll data orders"))

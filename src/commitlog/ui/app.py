@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from commitlog.errors import CommitLogError
-from commitlog.ui import changes_api, groups_api, records_api, tail_api, topics_api
+from commitlog.ui import changes_api, groups_api, records_api, tail_api, topics_api, transactions_api
 from commitlog.ui.requests import BadRequestError, Ui, answer_error, answer_refusal
 
 STATIC = Path(__file__).parent / "static"
@@ -43,6 +43,7 @@ def _read_routes() -> list[BaseRoute]:
         Route(_PARTITION + "/records/{offset:int}", records_api.record),
         Route("/api/groups", groups_api.groups),
         Route("/api/group", groups_api.group),
+        Route("/api/transactions", transactions_api.transactions),
     ]
 
 
@@ -53,5 +54,6 @@ def _change_routes() -> list[BaseRoute]:
         _PARTITION + "/roll": changes_api.roll,
         _PARTITION + "/compact": changes_api.compact,
         "/api/group/reset": changes_api.reset,
+        "/api/transaction/abort": changes_api.abort,
     }
     return [Route(path, changes_api.changing(change), methods=["POST"]) for path, change in changes.items()]

@@ -1,4 +1,4 @@
-"""Changes that a writable page offers: append a record, trim, roll, compact, and reset a group."""
+"""Changes that a writable page offers: append, trim, roll, compact, reset a group, abort a transaction."""
 
 from __future__ import annotations
 
@@ -95,3 +95,12 @@ def reset(ui: Ui, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         raise BadRequestError("to must be earliest, latest, offset or timestamp")
     offsets = ui.log.reset_offsets(group_id, dry_run=bool(body.get("dry_run")), **how)
     return {"offsets": {str(name): offset for name, offset in offsets.items()}}
+
+
+def abort(ui: Ui, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    """Abort the open transaction of an id."""
+    transactional_id = body.get("transactional_id")
+    if not isinstance(transactional_id, str):
+        raise BadRequestError("transactional_id is missing")
+    ui.log.abort_transaction(transactional_id)
+    return {"transactional_id": transactional_id, "aborted": True}

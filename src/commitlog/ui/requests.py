@@ -10,10 +10,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
+from commitlog.config import IsolationLevel
 from commitlog.errors import (
     CommitLogError,
     GroupNotEmptyError,
     OffsetOutOfRangeError,
+    TransactionStateError,
     UnknownGroupError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -26,7 +28,7 @@ _MOST_BODY_BYTES = 4 * 1024 * 1024
 _LARGEST = 2**63 - 1
 _STATUS: dict[tuple[type[Exception], ...], int] = {
     (UnknownTopicError, UnknownPartitionError, UnknownGroupError): 404,
-    (GroupNotEmptyError, OffsetOutOfRangeError): 409,
+    (GroupNotEmptyError, OffsetOutOfRangeError, TransactionStateError): 409,
     (CommitLogError,): 422,
     (OSError,): 500,
 }
@@ -84,6 +86,16 @@ def key_of(request: Request) -> bytes | None:
         return bytes.fromhex(key)
     except ValueError:
         raise BadRequestError(f"{key!r} is not hex") from None
+
+
+def isolation_of(request: Request) -> IsolationLevel:
+    """Return the isolation level in the query; read_committed if there is none."""
+    match request.query_params.get("isolation_level"):
+        case None | "" | "read_committed":
+            return "read_committed"
+        case "read_uncommitted":
+            return "read_uncommitted"
+    raise BadRequestError("isolation_level must be read_committed or read_uncommitted")
 
 
 def limit(request: Request, default: int, most: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from commitlog.config import IsolationLevel
 from commitlog.partition import Partition
 from commitlog.record import Record
 
@@ -58,12 +59,18 @@ class _Budget:
         return self.records >= _MOST_RECORDS or self.bytes >= _MOST_BYTES
 
 
-def oldest_first(partition: Partition, start: int, limit: int, wanted: Wanted) -> Found:
+def oldest_first(
+    partition: Partition,
+    start: int,
+    limit: int,
+    wanted: Wanted,
+    isolation_level: IsolationLevel = "read_committed",
+) -> Found:
     """Return up to `limit` records from `start` on, ascending."""
-    end = partition.high_watermark
+    end = partition.end_offset(isolation_level)
     start = min(max(start, partition.start_offset), end)
     budget, records = _Budget(), []
-    for record in partition.records(start, end):
+    for record in partition.records(start, end, isolation_level=isolation_level):
         budget.spend(record)
         if wanted(record):
             records.append(record)
@@ -72,15 +79,21 @@ def oldest_first(partition: Partition, start: int, limit: int, wanted: Wanted) -
     return Found(records, start, end)
 
 
-def newest_first(partition: Partition, end: int, limit: int, wanted: Wanted) -> Found:
+def newest_first(
+    partition: Partition,
+    end: int,
+    limit: int,
+    wanted: Wanted,
+    isolation_level: IsolationLevel = "read_committed",
+) -> Found:
     """Return up to `limit` records below `end`, descending."""
     start = partition.start_offset
-    end = min(max(end, start), partition.high_watermark)
+    end = min(max(end, start), partition.end_offset(isolation_level))
     budget, low = _Budget(), end
     records: list[Record] = []
     for low, high in _windows(partition, start, end, limit):
         matching = []
-        for record in partition.records(low, high):
+        for record in partition.records(low, high, isolation_level=isolation_level):
             budget.spend(record)
             if wanted(record):
                 matching.append(record)

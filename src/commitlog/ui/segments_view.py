@@ -81,15 +81,16 @@ def details(partition: Partition, base_offset: int, end_offset: int) -> dict[str
 
 
 def _counts(segments: Iterable[Segment]) -> dict[str, Any]:
-    """Count batches and records by their headers; give up if there are too many."""
-    batches = records = 0
+    """Count batches, records and markers by their headers; give up if there are too many."""
+    batches = records = markers = 0
     for segment in segments:
         for _, header in segment.headers():
-            batches += 1
+            markers += header.is_marker
+            batches += not header.is_marker
             records += header.record_count
-            if batches >= _MOST_BATCHES:
-                return {"batches": None, "records": None}
-    return {"batches": batches, "records": records}
+            if batches + markers >= _MOST_BATCHES:
+                return {"batches": None, "records": None, "markers": None}
+    return {"batches": batches, "records": records, "markers": markers}
 
 
 def _times(segments: Sequence[Segment]) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
+from commitlog.config import IsolationLevel
 from commitlog.errors import CommitLogError
+from commitlog.inspect.describe import records_between
 from commitlog.partition import Partition
 from commitlog.ui import rendering
-from commitlog.ui.requests import number, ui_of
+from commitlog.ui.requests import isolation_of, number, ui_of
 
 _SECONDS = 0.2  # between two reads
 _MOST_RECORDS = 200  # per event: nobody reads more in that time
@@ -26,9 +28,9 @@ async def tail(request: Request) -> StreamingResponse:
     topic = await run_in_threadpool(ui_of(request).log.topic, request.path_params["topic"])
     chosen = number(request, "partition")
     numbers = range(len(topic.partitions)) if chosen is None else [chosen]
-    partitions = {one: topic.partition(one) for one in numbers}
+    follower = Follower({one: topic.partition(one) for one in numbers}, isolation_of(request))
     return StreamingResponse(
-        _events(Follower(partitions), request, request.app.state.closing), media_type="text/event-stream"
+        _events(follower, request, request.app.state.closing), media_type="text/event-stream"
     )
 
 
@@ -56,20 +58,29 @@ def _event(name: str, data: Any) -> str:
 class Follower:
     """Keeps a position in each partition. Records that arrive too fast are skipped, and counted."""
 
-    def __init__(self, partitions: Mapping[int, Partition]) -> None:
+    def __init__(
+        self, partitions: Mapping[int, Partition], isolation_level: IsolationLevel = "read_committed"
+    ) -> None:
         self._partitions = partitions
-        self.positions = {number: one.high_watermark for number, one in partitions.items()}
+        self._level: IsolationLevel = isolation_level
+        self.positions = self._ends()
+
+    def _ends(self) -> dict[int, int]:
+        return {number: one.end_offset(self._level) for number, one in self._partitions.items()}
 
     def look(self) -> list[dict[str, Any]]:
         """Return the new records of each partition that has some."""
-        ends = {number: one.high_watermark for number, one in self._partitions.items()}
+        ends = self._ends()
         changed = [number for number, end in ends.items() if end != self.positions[number]]
         most = max(_MOST_RECORDS // max(len(changed), 1), 1)
-        return [self._news(number, ends[number], most) for number in changed]
+        news = [self._news(number, ends[number], most) for number in changed]
+        return [one for one in news if one["records"] or one["skipped"]]  # there may only be markers
 
     def _news(self, number: int, end: int, most: int) -> dict[str, Any]:
-        partition, position = self._partitions[number], self.positions[number]
+        partition, position, level = self._partitions[number], self.positions[number], self._level
         start = min(max(position, end - most, partition.start_offset), end)
-        records = [rendering.record(one, rendering.PREVIEW) for one in partition.records(start, end)]
+        found = partition.records(start, end, isolation_level=level)
+        records = [rendering.record(one, rendering.PREVIEW) for one in found]
+        skipped = records_between(partition, position, start, level)
         self.positions[number] = end
-        return {"partition": number, "skipped": max(start - position, 0), "records": records}
+        return {"partition": number, "skipped": skipped, "records": records}

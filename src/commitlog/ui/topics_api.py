@@ -9,11 +9,12 @@ from typing import Any
 from starlette.requests import Request
 
 import commitlog
-from commitlog.inspect.describe import describe_partition
+from commitlog.inspect.describe import describe_partition, has_gaps, records_between
 from commitlog.partition import Partition
 from commitlog.topic import Topic
 from commitlog.ui import segments_view
-from commitlog.ui.requests import JsonAnswer, Ui, key_of, limit, number, partition_of, ui_of
+from commitlog.ui.requests import JsonAnswer, Ui, isolation_of, key_of, limit, number, partition_of, ui_of
+from commitlog.ui.transactions_api import open_in
 
 _BARS_OF_A_ROW = 64
 _BARS_OF_A_PAGE = 250
@@ -44,6 +45,7 @@ def _topic(ui: Ui, topic: Topic) -> dict[str, Any]:
         "partitions": len(found),
         "segments": sum(one.segments for one in found),
         "records": sum(one.records for one in found),
+        "has_gaps": any(has_gaps(one) for one in topic.partitions),
         "bytes": sum(one.bytes for one in found),
         "cleanup_policy": topic.config.cleanup_policy,
         "rates": _rates(ui, topic.name, topic.partitions),
@@ -72,11 +74,18 @@ def topic(request: Request) -> JsonAnswer:
 
 
 def partition(request: Request) -> JsonAnswer:
-    """Describe one partition."""
-    ui, name = ui_of(request), request.path_params["topic"]
-    found = _partition(ui, name, request.path_params["partition"], partition_of(request), _BARS_OF_A_PAGE)
+    """Describe one partition, and count the records from offset `since` on."""
+    ui, name, one = ui_of(request), request.path_params["topic"], partition_of(request)
+    level, since = isolation_of(request), number(request, "since")
+    found = _partition(ui, name, request.path_params["partition"], one, _BARS_OF_A_PAGE)
     topic = ui.log.topic(name)
-    extra = {"topic": name, "partitions": len(topic.partitions), "compacts": topic.config.compacts}
+    extra = {
+        "topic": name,
+        "partitions": len(topic.partitions),
+        "compacts": topic.config.compacts,
+        "open_transactions": open_in(ui.log, one),
+        "newer": 0 if since is None else records_between(one, since, one.end_offset(level), level),
+    }
     return JsonAnswer({**found, **extra})
 
 
@@ -84,6 +93,7 @@ def _partition(ui: Ui, topic_name: str, index: int, found: Partition, most: int)
     return {
         **asdict(describe_partition(index, found, count_records=False)),
         "clean_offset": found.clean_offset,
+        "has_gaps": has_gaps(found),
         "rates": _rates(ui, f"{topic_name}/{index}", [found]),
         "bars": [asdict(one) for one in segments_view.bars(found, most)],
     }

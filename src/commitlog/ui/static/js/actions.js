@@ -182,3 +182,17 @@ export function resetDialog(group, done) {
     done,
   });
 }
+
+export function abortDialog(one, done) {
+  ask({
+    title: "Abort the transaction",
+    text: `Discards what the open transaction of ${one.transactional_id} has written to ${plural(one.partitions, "partition")}. The next call of its owner fails.`,
+    confirm: "Abort",
+    danger: true,
+    async act() {
+      await post(["transaction", "abort"], { transactional_id: one.transactional_id });
+      return "The transaction is aborted.";
+    },
+    done,
+  });
+}

@@ -8,6 +8,7 @@ import { hideTip } from "./strip.js";
 import { tailView } from "./tail.js";
 import { topicsView } from "./topics.js";
 import { topicView } from "./topic.js";
+import { transactionsView } from "./transactions.js";
 
 const EVERY = 2000;
 const main = document.getElementById("main");
@@ -21,6 +22,7 @@ const ROUTES = [
   [/^\/live\/([^/]+)(?:\/(\d+))?$/, tailView, "topics"],
   [/^\/groups$/, groupsView, "groups"],
   [/^\/g\/([^/]*)$/, groupView, "groups"],
+  [/^\/transactions$/, transactionsView, "transactions"],
 ];
 
 let about = null;

@@ -19,6 +19,7 @@ export class Browser {
       key: query.key,
       key_format: query.key_format,
       contains: query.contains,
+      isolation_level: query.isolation_level,
     };
     this.list = h("div", { class: "records" });
     this.progress = h("div", { class: "progress", role: "status" });
@@ -64,9 +65,15 @@ export class Browser {
         option("text", "text", query.key_format),
         option("hex", "hex", query.key_format),
       ),
+      isolation_level: h(
+        "select",
+        { name: "isolation_level" },
+        option("read_committed", "Committed", query.isolation_level),
+        option("read_uncommitted", "Also uncommitted", query.isolation_level),
+      ),
       contains: h("input", { name: "part", placeholder: "any part of the value", value: query.contains ?? "" }),
     };
-    const { order, from, time, key, key_format, contains } = this.fields;
+    const { order, from, time, key, key_format, contains, isolation_level } = this.fields;
     return h(
       "form",
       { class: "find", role: "search", onsubmit: (event) => this.submit(event) },
@@ -75,6 +82,7 @@ export class Browser {
       h("label", {}, "From time", time),
       h("label", {}, "Key", h("span", { class: "key" }, key, key_format)),
       h("label", {}, "Value contains", contains),
+      h("label", { title: "Also records of open and aborted transactions" }, "Isolation", isolation_level),
       h(
         "div",
         { class: "buttons" },
@@ -86,7 +94,7 @@ export class Browser {
 
   submit(event) {
     event.preventDefault();
-    const { order, from, time, key, key_format, contains } = this.fields;
+    const { order, from, time, key, key_format, contains, isolation_level } = this.fields;
     const moment = time.value ? String(new Date(time.value).getTime()) : null;
     const format = key.value && key_format.value === "hex" ? "hex" : null;
     this.show({
@@ -96,11 +104,17 @@ export class Browser {
       key: key.value || null,
       key_format: format,
       contains: contains.value || null,
+      isolation_level: isolation_level.value,
     });
   }
 
   show(query) {
-    this.go({ ...query, order: query.order === "newest" ? null : query.order });
+    const { order, isolation_level: level } = query;
+    this.go({
+      ...query,
+      order: order === "newest" ? null : order,
+      isolation_level: level === "read_committed" ? null : level,
+    });
   }
 
   again() {
@@ -156,9 +170,11 @@ export class Browser {
 
   add(page) {
     this.next = page.next;
-    this.bounds = [page.start_offset, page.high_watermark];
-    this.mark ??= page.high_watermark;
-    for (const record of page.records) this.list.append(recordView(this.topic, this.number, record));
+    this.bounds = [page.start_offset, page.end_offset];
+    this.mark ??= page.end_offset;
+    const level = this.query.isolation_level;
+    for (const record of page.records)
+      this.list.append(recordView(this.topic, this.number, record, { level }));
     this.shown += page.records.length;
     while (this.shown > MOST_SHOWN) {
       this.list.firstChild.remove();
@@ -191,11 +207,15 @@ export class Browser {
   }
 
   // Offer to show the records that were appended since the list was made.
-  seen(highWatermark) {
+  seen(newer) {
     const plain = this.query.order === "newest" && !this.query.from && !this.query.time;
-    const count = this.mark === undefined ? 0 : highWatermark - this.mark;
-    this.newer.hidden = !plain || count <= 0;
-    replace(this.newer, `${plural(count, "newer record")}: show`);
+    this.newer.hidden = !plain || !newer;
+    replace(this.newer, `${plural(newer, "newer record")}: show`);
+  }
+
+  // What to ask the server, so that it counts these records.
+  get since() {
+    return { since: this.mark, isolation_level: this.query.isolation_level };
   }
 
   stop() {

@@ -38,7 +38,18 @@ export function utc(timestamp) {
   return Number.isNaN(date.getTime()) ? `${timestamp} ms` : `${date.toISOString()} (${timestamp} ms)`;
 }
 
-// In a compacted topic, offsets are counted: counting the remaining records would take too long.
-export const upTo = (topic) => (topic.cleanup_policy.includes("compact") ? "≤ " : "");
+// Where compaction or transactions leave offsets without a record, offsets are counted: counting records would
+// take too long.
+export const upTo = (topic) => (topic.has_gaps ? "≤ " : "");
+
+// A duration in milliseconds, in its two largest units.
+export function age(milliseconds) {
+  if (milliseconds < 10000) return `${(milliseconds / 1000).toFixed(1)} s`;
+  const seconds = Math.floor(milliseconds / 1000);
+  const both = (whole, large, rest, small) => `${whole} ${large}${rest ? ` ${rest} ${small}` : ""}`;
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return both(Math.floor(seconds / 60), "min", seconds % 60, "s");
+  return both(Math.floor(seconds / 3600), "h", Math.floor((seconds % 3600) / 60), "min");
+}
 
 export const range = (start, end) => `[${count(start)}, ${count(end)})`;

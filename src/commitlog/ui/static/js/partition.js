@@ -3,11 +3,12 @@
 import { appendDialog, compactDialog, rollDialog, trimDialog } from "./actions.js";
 import { get } from "./api.js";
 import { h, replace } from "./dom.js";
-import { byteRate, bytes, count, percent, plural, range, rate, time } from "./format.js";
+import { age, byteRate, bytes, count, percent, plural, range, rate, time } from "./format.js";
 import { Browser } from "./browser.js";
 import { RateView } from "./sparkline.js";
 import { Stats } from "./stats.js";
-import { legend, statesOf, Strip } from "./strip.js";
+import { legend, marksOf, statesOf, Strip } from "./strip.js";
+import { visible } from "./text.js";
 
 // Facts about the selected bar: what the page knows, then what the server adds.
 class Facts {
@@ -54,7 +55,7 @@ class Facts {
     const counted =
       more.records === null
         ? `up to ${count(bar.end_offset - bar.base_offset)}`
-        : `${count(more.records)} in ${plural(more.batches, "batch", "batches")}`;
+        : `${count(more.records)} in ${plural(more.batches, "batch", "batches")}${more.markers ? `, ${plural(more.markers, "marker")}` : ""}`;
     const trimmed = more.trimmed ? [["Below start_offset", plural(more.trimmed, "offset")]] : [];
     return [
       ["Records", counted],
@@ -83,13 +84,28 @@ function notes(now) {
     said.push(`dirty ratio ${percent(now.dirty_ratio)}, clean_offset ${count(now.clean_offset)}`);
   }
   if (now.high_watermark !== now.next_offset) said.push(`high_watermark ${count(now.high_watermark)}`);
+  if (now.last_stable_offset < now.next_offset)
+    said.push(`readers stop at last_stable_offset ${count(now.last_stable_offset)}`);
   return [...said, count(now.next_offset)].map((text) => h("span", {}, text));
+}
+
+// The transactions that are open here, the one that began first before the others.
+function openOnes(now) {
+  return now.open_transactions.map((one) => {
+    const id = one.transactional_id;
+    const link = id
+      ? h("a", { href: `#/transactions?${new URLSearchParams({ search: id })}` }, visible(id))
+      : "unknown";
+    const old = one.age_ms === null ? "" : `, for ${age(one.age_ms)}`;
+    return h("li", {}, "Open transaction ", link, ` from offset ${count(one.first_offset)}${old}`);
+  });
 }
 
 export function partitionView({ parts: [topic, number], query, go, about, refresh }) {
   const stats = new Stats([
     "start_offset",
     "next_offset",
+    "last_stable_offset",
     "durable_offset",
     "Size",
     "Segments",
@@ -99,7 +115,7 @@ export function partitionView({ parts: [topic, number], query, go, about, refres
   const records = new RateView(rate);
   const written = new RateView(byteRate);
   const browser = new Browser(topic, number, query, go);
-  const showRecords = (bar) => browser.show({ order: "oldest", from: bar.base_offset });
+  const showRecords = (bar) => browser.show({ order: "oldest", from: bar.base_offset, isolation_level: query.isolation_level });
   const facts = new Facts(topic, number, showRecords);
   const choose = (bar, how) => {
     strip.select(bar.base_offset);
@@ -108,6 +124,7 @@ export function partitionView({ parts: [topic, number], query, go, about, refres
   };
   const strip = new Strip({ height: 54, big: true, choose });
   const axis = h("div", { class: "axis" });
+  const opened = h("ul", { class: "opened", "aria-label": "Open transactions" });
   const key = h("div", { class: "end" });
   const crumbs = h(
     "div",
@@ -123,7 +140,7 @@ export function partitionView({ parts: [topic, number], query, go, about, refres
     "section",
     { class: "panel" },
     h("header", {}, h("h2", {}, "Segments"), key),
-    h("div", { class: "pad" }, strip.element, axis, facts.element),
+    h("div", { class: "pad" }, strip.element, axis, opened, facts.element),
   );
   let first = true;
   let now = null;
@@ -148,22 +165,25 @@ export function partitionView({ parts: [topic, number], query, go, about, refres
     title: `${topic}-${number}`,
     element: [head, h("section", { class: "panel" }, stats.element), segments, browser.element],
     async refresh(signal) {
-      now = await get(["topics", topic, "partitions", number], {}, signal);
+      now = await get(["topics", topic, "partitions", number], browser.since, signal);
       records.update(now.rates.records);
       written.update(now.rates.bytes);
       stats.update({
         start_offset: count(now.start_offset),
         next_offset: count(now.next_offset),
+        last_stable_offset: count(now.last_stable_offset),
         durable_offset: count(now.durable_offset),
         Size: bytes(now.bytes),
         Segments: count(now.segments),
         "Records/s": records.element,
         "Bytes/s": written.element,
       });
-      strip.update(now.bars, now.bytes || 1);
+      strip.update(now.bars, now.bytes || 1, { hasGaps: now.has_gaps, marks: marksOf(now) });
       replace(key, legend(statesOf([now])));
       replace(axis, notes(now));
-      browser.seen(now.high_watermark);
+      replace(opened, openOnes(now));
+      opened.hidden = !now.open_transactions.length;
+      browser.seen(now.newer);
       if (first) {
         first = false;
         replace(buttons, actions(now.compacts));

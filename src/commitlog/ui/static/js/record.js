@@ -58,13 +58,14 @@ function headers(record) {
   return h("section", {}, h("h3", {}, `Headers`), h("dl", { class: "headers" }, pairs), more);
 }
 
-function details(body, topic, partition, record, isWhole) {
+function details(body, topic, partition, record, level, isWhole) {
   const showAll = isWhole
     ? null
     : async () => {
         try {
-          const found = await get(["topics", topic, "partitions", partition, "records", record.offset]);
-          details(body, topic, partition, found, true);
+          const where = ["topics", topic, "partitions", partition, "records", record.offset];
+          const found = await get(where, { isolation_level: level });
+          details(body, topic, partition, found, level, true);
         } catch (problem) {
           body.append(h("div", { class: "notice bad" }, problem.message));
         }
@@ -84,14 +85,14 @@ function details(body, topic, partition, record, isWhole) {
   );
 }
 
-export function recordView(topic, partition, record, { tailed = false } = {}) {
+export function recordView(topic, partition, record, { tailed = false, level = null } = {}) {
   const body = h("div", { class: "more", hidden: true });
   const size = record.value.kind === "null" ? "" : bytes(record.value.bytes);
   const toggle = () => {
     const open = button.getAttribute("aria-expanded") !== "true";
     button.setAttribute("aria-expanded", String(open));
     body.hidden = !open;
-    if (open && !body.firstChild) details(body, topic, partition, record, false);
+    if (open && !body.firstChild) details(body, topic, partition, record, level, false);
   };
   const button = h(
     "button",
@@ -101,7 +102,12 @@ export function recordView(topic, partition, record, { tailed = false } = {}) {
     h("span", { class: "time mono", title: utc(record.timestamp) }, time(record.timestamp)),
     h("span", { class: "line key" }, line(record.key, "key")),
     h("span", { class: "line value" }, line(record.value, "value")),
-    h("span", { class: "size" }, size),
+    h(
+      "span",
+      { class: "size" },
+      record.transaction ? h("span", { class: "chip warn" }, record.transaction) : null,
+      size,
+    ),
   );
   return h("article", { class: tailed ? "record tailed new" : "record" }, button, body);
 }

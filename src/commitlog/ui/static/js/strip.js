@@ -13,6 +13,7 @@ const STATES = {
 
 export function legend(states) {
   const shown = Object.entries(STATES).filter(([state]) => states.has(state));
+  if (states.has("unstable")) shown.push(["unstable", "not readable yet"]);
   return h(
     "div",
     { class: "legend", "aria-label": "Legend" },
@@ -21,7 +22,18 @@ export function legend(states) {
 }
 
 export const statesOf = (partitions) =>
-  new Set(partitions.flatMap((one) => one.bars.map((bar) => bar.state)));
+  new Set(
+    partitions.flatMap((one) => [
+      ...one.bars.map((bar) => bar.state),
+      ...(one.last_stable_offset < one.next_offset ? ["unstable"] : []),
+    ]),
+  );
+
+// The lines in a strip: where readers stop, if that is before the end, and where open transactions begin.
+export const marksOf = (partition) =>
+  partition.last_stable_offset < partition.next_offset
+    ? [partition.last_stable_offset, ...(partition.open_transactions ?? []).map((one) => one.first_offset)]
+    : [];
 
 export function describe(bar) {
   const what = bar.segments === 1 ? `${bar.state} segment` : `${count(bar.segments)} ${bar.state} segments`;
@@ -32,7 +44,7 @@ export function describe(bar) {
 
 const tip = document.getElementById("tip");
 
-function showTip(event, bar) {
+function showTip(event, bar, hasGaps) {
   const what =
     bar.segments === 1 ? `${bar.state} segment` : `${plural(bar.segments, "segment")}, ${bar.state}`;
   replace(
@@ -42,7 +54,7 @@ function showTip(event, bar) {
     h(
       "div",
       {},
-      `${bytes(bar.bytes)}${bar.state === "compacted" ? "" : `, ${plural(bar.end_offset - bar.base_offset, "record")}`}`,
+      `${bytes(bar.bytes)}${bar.state === "compacted" ? "" : `, ${hasGaps ? "≤ " : ""}${plural(bar.end_offset - bar.base_offset, "record")}`}`,
     ),
   );
   tip.hidden = false;
@@ -86,9 +98,12 @@ export class Strip {
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
-  update(bars, fullBytes) {
+  // marks: offsets to draw lines at; the first is where readers stop
+  update(bars, fullBytes, { hasGaps = false, marks = [] } = {}) {
     this.bars = bars;
     this.fullBytes = fullBytes;
+    this.hasGaps = hasGaps;
+    this.marks = marks;
     if (!this.big)
       this.element.setAttribute(
         "aria-label",
@@ -99,7 +114,7 @@ export class Strip {
 
   draw() {
     const width = this.element.clientWidth;
-    const signature = JSON.stringify([width, this.fullBytes, this.bars, this.selected]);
+    const signature = JSON.stringify([width, this.fullBytes, this.bars, this.selected, this.marks]);
     if (!width || signature === this.signature) return;
     this.signature = signature;
     const gap = this.bars.length > width / 4 ? 0 : 1;
@@ -107,13 +122,35 @@ export class Strip {
     const room = Math.max(width * (this.fullBytes ? total / this.fullBytes : 0), 0);
     const spare = Math.max(room - this.bars.length * (LEAST_PIXELS + gap), 0);
     let x = 0;
+    const edges = [];
     const shapes = [svg("rect", { class: "track", x: 0, y: 0, width, height: this.height, rx: 4 })];
     this.bars.forEach((bar, index) => {
       const wide = LEAST_PIXELS + (total ? (spare * bar.bytes) / total : 0);
       shapes.push(this.shape(bar, index, x, wide));
+      edges.push([bar, x, wide]);
       x += wide + gap;
     });
-    replace(this.element, shapes);
+    replace(this.element, shapes, this.lines(edges));
+  }
+
+  // What readers cannot read yet is shaded; a line marks each offset.
+  lines(edges) {
+    if (!this.marks?.length) return [];
+    const last = edges[edges.length - 1];
+    const end = last[1] + last[2];
+    const places = this.marks.map((offset) => {
+      const [bar, x, wide] = edges.findLast(([one]) => one.base_offset <= offset) ?? edges[0];
+      const part = (offset - bar.base_offset) / Math.max(bar.end_offset - bar.base_offset, 1);
+      return Math.round(x + wide * Math.min(Math.max(part, 0), 1));
+    });
+    const height = this.height;
+    return [
+      svg("rect", { class: "unstable", x: places[0], y: 0, width: Math.max(end - places[0], 2), height }),
+      svg("rect", { class: "stable", x: places[0] - 1, y: -4, width: 2, height: height + 8 }),
+      places
+        .slice(1)
+        .map((x) => svg("rect", { class: "begins", x: x - 1, y: height / 2, width: 2, height: height / 2 })),
+    ];
   }
 
   shape(bar, index, x, width) {
@@ -146,7 +183,7 @@ export class Strip {
 
   onPointer(event) {
     const bar = this.barOf(event);
-    if (bar) showTip(event, bar);
+    if (bar) showTip(event, bar, this.hasGaps);
     else hideTip();
   }
 

@@ -23,8 +23,18 @@ function inOrder(partitions) {
   return merged;
 }
 
-export function tailView({ parts: [topic, number] }) {
+export function tailView({ parts: [topic, number], query, go }) {
   const name = number === undefined ? topic : `${topic}-${number}`;
+  const level = query.isolation_level;
+  const levels = h(
+    "select",
+    {
+      "aria-label": "Isolation",
+      onchange: () => go({ isolation_level: levels.value === "read_committed" ? null : levels.value }),
+    },
+    h("option", { value: "read_committed" }, "Committed"),
+    h("option", { value: "read_uncommitted", selected: level === "read_uncommitted" }, "Also uncommitted"),
+  );
   const list = h("div", {
     class: "live",
     tabindex: "0",
@@ -65,7 +75,7 @@ export function tailView({ parts: [topic, number] }) {
     if (news.skipped)
       list.prepend(h("div", { class: "gap" }, `${plural(news.skipped, "record")} arrived too fast to be shown`));
     for (const [partition, record] of news.records)
-      list.prepend(recordView(topic, partition, record, { tailed: true }));
+      list.prepend(recordView(topic, partition, record, { tailed: true, level }));
     while (list.childElementCount > MOST_SHOWN) list.lastElementChild.remove();
   }
 
@@ -84,7 +94,7 @@ export function tailView({ parts: [topic, number] }) {
     }
   }
 
-  const source = new EventSource(address(["topics", topic, "tail"], { partition: number }));
+  const source = new EventSource(address(["topics", topic, "tail"], { partition: number, isolation_level: level }));
   const connected = (on, text) => {
     dot.className = on ? "dot on" : "dot off";
     setText(state, text);
@@ -122,7 +132,7 @@ export function tailView({ parts: [topic, number] }) {
     "div",
     { class: "head" },
     h("div", {}, h("div", { class: "crumbs" }, crumbs), h("h1", {}, `${name}, live`)),
-    h("div", { class: "buttons" }, pause, clear),
+    h("div", { class: "buttons" }, levels, pause, clear),
   );
   const panel = h(
     "section",

@@ -7,7 +7,7 @@ import { byteRate, bytes, count, rate, short, upTo } from "./format.js";
 import { pager, search } from "./pages.js";
 import { RateView } from "./sparkline.js";
 import { Stats } from "./stats.js";
-import { hideTip, legend, statesOf, Strip } from "./strip.js";
+import { hideTip, legend, marksOf, statesOf, Strip } from "./strip.js";
 
 function row(topic, partition) {
   const address = `#/t/${encodeURIComponent(topic)}/${partition.partition}`;
@@ -40,7 +40,7 @@ function row(topic, partition) {
       setText(cells.next, count(now.next_offset));
       setText(cells.size, bytes(now.bytes));
       records.update(now.rates.records);
-      strip.update(now.bars, now.largest);
+      strip.update(now.bars, now.largest, { hasGaps: now.has_gaps, marks: marksOf(now) });
     },
   };
 }
