@@ -42,6 +42,7 @@ import small_batches
 import spark_read
 import spark_write
 import speedups
+import transacting
 from bench import Bench
 from report import Curve, Group, Report, machine
 
@@ -70,6 +71,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Group | Curve]]] = {
     "small_batches": small_batches.small_batches,
     "keyed": small_batches.keyed,
     "speedups": speedups.both,
+    "transactions": transacting.transactions,
     "overhead": compare.overhead,
     "open": limits.open_segments,
     "recovery": limits.recovery,

@@ -63,10 +63,10 @@ def serve_blocks(folder: str, secure: str) -> None:
     def handle(message: Message, reply: Reply) -> None:
         assert isinstance(message, Read)
         if message.max_bytes == 0:
-            reply(ReadBatches(0, 0, 0, 0, 0))
+            reply(ReadBatches(0, 0, 0, 0, 0, 0))
         else:
             place = message.offset % BLOCKS * MIB
-            reply(ReadBatches(0, 0, 0, 0, 0, Slice(file, place, message.max_bytes)))
+            reply(ReadBatches(0, 0, 0, 0, 0, 0, Slice(file, place, message.max_bytes)))
 
     transport = TcpTransport(tls=tls_of(folder, secure))
     print(transport.serve(handle), flush=True)

@@ -113,6 +113,16 @@ def test_curves_of_growth_have_a_point_of_every_operation_and_are_drawn(tmp_path
     assert sorted(path.stem for path in (tmp_path / "pictures").iterdir()) == sorted(GROWTH)
 
 
+def test_transactions_are_measured_beside_sqlite_and_lmdb(tmp_path: Path) -> None:
+    run(tmp_path, "run.py", "--tiny", "--rows", "transactions", "--json", "found.json")
+    groups = json.loads((tmp_path / "found.json").read_text())["groups"]
+    beside = [group for group in groups if "SQLite WAL" in {line["engine"] for line in group["lines"]}]
+    assert len(beside) == 3 and len(groups) == 9
+    for group in beside:
+        assert {line["engine"] for line in group["lines"]} >= ENGINES - {"RocksDB"}, group["title"]
+        assert all(line["amount"] > 0 for line in group["lines"]), group["title"]
+
+
 def test_what_is_missing_to_run_kafka_is_named_and_ours_is_measured(tmp_path: Path) -> None:
     output = run(
         tmp_path, "beside_kafka.py", "--quick", "--rows", "1000", "--only", "produce_1,zstd",
