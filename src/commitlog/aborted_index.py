@@ -54,6 +54,16 @@ class AbortedRanges:
         markers.append(entry.marker_offset)  # first: a reader in another thread asks the firsts
         firsts.append(entry.first_offset)
 
+    def since(self, offset: int) -> AbortedRanges:
+        """Return those whose markers are at `offset` or above."""
+        kept = AbortedRanges()
+        kept.damage = self.damage
+        for producer_id, (firsts, markers) in self._of_producer.items():
+            number = bisect_left(markers, offset)
+            if number < len(markers):
+                kept._of_producer[producer_id] = firsts[number:], markers[number:]
+        return kept
+
     def covers(self, producer_id: int, offset: int) -> bool:
         """Say whether a producer's batch at `offset` belongs to an aborted transaction.
 

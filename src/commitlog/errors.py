@@ -122,10 +122,13 @@ class ClosedError(CommitLogError):
 
 
 class ReadOnlyError(CommitLogError):
-    """A log that is open in mode "r" cannot be changed."""
+    """A log that is open in mode "r" cannot be changed, and users cannot change the log's own topics."""
 
-    fields = ("what",)
-    template = "{what} was opened with mode='r'; open the log with mode='w' to change it"
+    fields = ("what", "reason")
+    reason: str = "the log was opened with mode='r'; open it with mode='w' to change it"
+
+    def __str__(self) -> str:
+        return f"{self.what} is read-only: {self.reason}"
 
 
 class ForkedError(CommitLogError):

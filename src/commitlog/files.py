@@ -72,7 +72,7 @@ def descriptors_left() -> int:
 class Descriptor:
     """A descriptor that is closed when nothing refers to it any more, even after Ctrl-C."""
 
-    __slots__ = ("fd",)
+    fd = -1  # until it is stored: Ctrl-C may come first
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

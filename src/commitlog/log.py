@@ -177,9 +177,9 @@ class CommitLog:
         return self._topics.names()
 
     def topic(self, name: str) -> Topic:
-        """Return a topic; UnknownTopicError if it does not exist."""
+        """Return a topic; UnknownTopicError if it does not exist. The log's own topics can only be read."""
         self._check_open()
-        return self._topics.find(name)
+        return self._topics.show(name)
 
     def check_room(self, name: str, partitions: int) -> None:
         """Raise TooManyOpenFilesError if this process cannot open this many more partitions of a topic."""

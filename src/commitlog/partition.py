@@ -57,15 +57,20 @@ class Partition(LogReader):
     _role: ReplicaRole
 
     def __init__(
-        self, source: LogState | PageSource, state: LogState | None, log_config: LogConfig | None = None
+        self,
+        source: LogState | PageSource,
+        state: LogState | None,
+        log_config: LogConfig | None = None,
+        reason: str = ReadOnlyError.reason,
     ) -> None:
+        """`reason` says why it is read-only, if there is no `state` to change."""
         super().__init__(source.name, source)
         self.path = source.path
         self.config = source.config
         self.writable = state is not None
         self._log_source = source
         if state is None or log_config is None:
-            absent: Any = _Absent(source.name)
+            absent: Any = _Absent(source.name, reason)
             self._state = self._syncer = self._appender = self._adopter = absent
             self._shortener = self._compactor = self._role = absent
             return
@@ -194,16 +199,21 @@ class Partition(LogReader):
         clean: Callable[[], bool],
         same: Callable[[], bool],
         steps: Steps | None = None,
+        reason: str = ReadOnlyError.reason,
     ) -> Self:
-        """Open the partition for reading; see PageSource for the callbacks."""
+        """Open the partition for reading, for this reason; see PageSource for the callbacks."""
         source = PageSource(path, name, config, cache, writer, clean, same)
         source.open(steps)
-        return cls(source, None)
+        return cls(source, None, reason=reason)
 
     @property
     def shared(self) -> bool:
         """Whether other processes may write the partition, too."""
         return self.writable and not self._state.access.alone
+
+    def check_writable(self) -> None:
+        """Raise the reason why it cannot be changed, if there is one."""
+        self._state.check_writable()
 
     # --- settings
 
@@ -625,8 +635,8 @@ class Partition(LogReader):
 class _Absent:
     """Takes the place of the parts that write, in a partition opened for reading."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, reason: str) -> None:
+        self._refusal = name, reason
 
     def __getattr__(self, verb: str) -> NoReturn:
-        raise ReadOnlyError(self._name)
+        raise ReadOnlyError(*self._refusal)

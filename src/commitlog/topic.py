@@ -14,7 +14,7 @@ from commitlog import notebook
 from commitlog.batches.encode import EncodedBatch, listed
 from commitlog.batches.format import NO_PRODUCER
 from commitlog.config import IsolationLevel, TopicConfig
-from commitlog.errors import InvalidRecordError, ReadOnlyError, RecordTooLargeError, UnknownPartitionError
+from commitlog.errors import InvalidRecordError, RecordTooLargeError, UnknownPartitionError
 from commitlog.partition import Partition
 from commitlog.partitions.latest import Latest
 from commitlog.partitions.reader import LogReader
@@ -295,8 +295,12 @@ class Topic(PartitionedTopic[Partition]):
     def _writable(self, number: int) -> Partition:
         target = self.partition(number)
         if not target.writable:
-            raise ReadOnlyError(f"topic {self.name!r}")
+            target.check_writable()
         return target
+
+    def check_writable(self) -> None:
+        """Raise ReadOnlyError if the topic can only be read."""
+        self._writable(0)
 
     # --- changing
 

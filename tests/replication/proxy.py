@@ -16,6 +16,7 @@ class Proxy:
         self.port = int(self._listener.getsockname()[1])
         self._sockets: list[socket.socket] = []
         self._cut = threading.Event()
+        self._muted = 0  # how many connections have still to be accepted and never answered
         self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -30,6 +31,11 @@ class Proxy:
         self._cut.clear()
         self._drop()  # what was swallowed meanwhile is missing in the streams
 
+    def end_and_mute_next(self) -> None:
+        """End all connections; the next one is accepted, and nothing comes through."""
+        self._muted += 1
+        self._drop()
+
     def _drop(self) -> None:
         dropped, self._sockets = self._sockets, []
         for one in dropped:
@@ -40,12 +46,22 @@ class Proxy:
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
+                if self._muted:
+                    self._muted -= 1
+                    self._sockets.append(client)
+                    threading.Thread(target=self._swallow, args=(client,), daemon=True).start()
+                    continue
                 server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 continue
             self._sockets += [client, server]
             for source, target in ((client, server), (server, client)):
                 threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+
+    def _swallow(self, source: socket.socket) -> None:
+        with contextlib.suppress(OSError), source:
+            while source.recv(65536):
+                pass
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -15,6 +15,7 @@ import pytest
 from helpers import wait_until
 
 from replication import zookeeper_server
+from replication.proxy import Proxy
 from replication.rigs import ORDERS, Listener
 from replication.zookeeper_server import ZooKeeperServer, free_port
 
@@ -443,6 +444,23 @@ def test_when_zookeeper_restarts_nodes_and_leaders_stay_who_they_are(own_zookeep
         assert dict(nodes[0].state.nodes) == lives
         one = nodes[0].orders()
         assert one is not None and (one.leader, one.leader_epoch) == (1, 0)
+
+
+def test_a_server_that_accepts_a_connection_and_never_answers_does_not_cost_the_session(
+    own_zookeeper: ZooKeeperServer,
+) -> None:
+    """As one does now and then that is just starting."""
+    with closing(Proxy(own_zookeeper.port)) as proxy:
+        controller = ZooKeeperController(proxy.hosts, session_timeout_ms=16_000, request_timeout_ms=120_000)
+        with closing(controller):
+            node = Listener(1, controller)
+            node.join()
+            wait_until(lambda: 1 in node.state.nodes)
+            incarnation = node.state.nodes[1].incarnation
+            proxy.end_and_mute_next()
+            controller.submit(CreateTopic("later", 1, 1, {}))
+            wait_until(lambda: "later" in node.state.topics, 60)
+            assert node.state.nodes[1].incarnation == incarnation
 
 
 def created(node: Listener, name: str, replicas: int) -> None:

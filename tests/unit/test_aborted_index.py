@@ -36,6 +36,13 @@ def test_a_transaction_is_added_once_and_in_any_order() -> None:
     ]  # fmt: skip
 
 
+def test_those_that_ended_before_an_offset_can_be_left_out() -> None:
+    ranges = AbortedRanges([*ENTRIES, Aborted(8, 14, 30)])
+    assert ranges.since(13).between(0, 99) == [Aborted(7, 15, 20), Aborted(8, 14, 30)]
+    assert ranges.since(20).between(0, 99) == [Aborted(7, 15, 20), Aborted(8, 14, 30)]
+    assert ranges.since(31).between(0, 99) == []
+
+
 def test_where_a_marker_may_be_missing_nothing_counts_as_committed() -> None:
     ranges = AbortedRanges(ENTRIES)
     ranges.damage = CorruptionError("x.log", 5, "no batch starts here")

@@ -214,3 +214,9 @@ def test_the_names_of_a_file_are_counted(tmp_path: Path, monkeypatch: pytest.Mon
         assert files.link_count(fd) == 0
     with pytest.raises(OSError, match="descriptor"):
         files.link_count(-1)
+
+
+def test_a_descriptor_that_ctrl_c_kept_from_being_made_closes_nothing() -> None:
+    half_made = files.Descriptor.__new__(files.Descriptor)
+    half_made.close()
+    del half_made

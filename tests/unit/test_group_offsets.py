@@ -27,7 +27,7 @@ def offsets(log: CommitLog) -> GroupOffsets:
 
 
 def partition_of(log: CommitLog) -> Partition:
-    partition: Partition = log.topic(TOPIC).partition(0)
+    partition: Partition = log._topics.find(TOPIC).partition(0)
     return partition
 
 

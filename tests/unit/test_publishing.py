@@ -376,7 +376,7 @@ def test_a_commit_that_its_process_did_not_live_to_sync_is_synced_before_anythin
 ) -> None:
     staged = three(log)
     log.publish("other", 0, [])
-    commits = log.topic("__publications").partition(0)
+    commits = log._topics.find("__publications").partition(0)
     key, value = publications._to_json(publications.Publication("query", 1, None, tuple(staged)))
     commits.append(value, key=key)
     assert commits.durable_offset == 1

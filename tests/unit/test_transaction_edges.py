@@ -1,20 +1,38 @@
-"""Transactions at the edges: many of them, large ones, late records, two handles in one process."""
+"""Transactions at the edges: many, large, late, two handles, errors, a full disk, a lost page."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import copy_as_if_killed
 
 import commitlog
-from commitlog import CommitLog
-from commitlog.errors import TransactionAbortedError, TransactionTimeoutError
+from commitlog import CommitLog, Partition, TopicPartition, TransactionAbortedError, TransactionStateError
+from commitlog.aborted_index import AbortedRanges
+from commitlog.errors import (
+    DiskFullError,
+    ReadOnlyError,
+    TransactionTimeoutError,
+    UnfinishedTransactionError,
+)
+from commitlog.partitions import producer_state
+from commitlog.partitions.state import LogState
+from commitlog.topic import Topic
+from commitlog.topics.catalog import INTERNAL
 from commitlog.transactions.coordinator import Coordinator
+from commitlog.transactions.state_log import TransactionLog
+from commitlog.transactions.transaction import Transaction
 
 
 def values(partition: Any) -> list[bytes]:
     return [record.value for record in partition.records()]
+
+
+def committed(log: CommitLog, topic: str) -> list[bytes | None]:
+    return [record.value for record in log.topic(topic).records()]
 
 
 @pytest.fixture
@@ -151,3 +169,304 @@ def test_a_transaction_that_begins_with_a_roll_is_hidden_from_its_first_record_o
             for side in (a, reading.topic("a").partition(0)):
                 assert (side.last_stable_offset, side.next_offset) == (3, 4)
                 assert values(side) == [b"decided", b"x" * 300]
+
+
+def test_a_transaction_may_fit_a_segment_only_without_its_marker(log: CommitLog) -> None:
+    log.create_topic("orders", config={"segment_bytes": 4096})
+    with log.transaction() as txn:
+        txn.append("orders", b"x" * 3950)  # alone it fits, with its marker it does not
+    with log.transaction() as txn:
+        for _ in range(2):
+            txn.append_many("orders", [b"y" * 3000])
+    with log.transaction() as txn:
+        for number in range(100):
+            txn.append("orders", b"%0100d" % number, key=b"k" if number % 2 else None)
+    found = committed(log, "orders")
+    assert found[:3] == [b"x" * 3950, b"y" * 3000, b"y" * 3000]
+    assert found[3:] == [b"%0100d" % number for number in range(100)]
+
+
+def test_a_transaction_that_lost_records_to_an_error_cannot_be_committed(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic("orders")
+    with log.transaction() as txn:
+        txn.append("orders", b"one")
+        with monkeypatch.context() as patched:
+            patched.setattr(Topic, "encoded", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                txn.flush()
+        with pytest.raises(TransactionStateError, match="some records may be missing"):
+            txn.commit()
+        txn.abort()
+    assert committed(log, "orders") == []
+
+
+@pytest.mark.parametrize("in_a_block", [True, False])
+def test_what_was_sent_in_a_transaction_that_others_aborted_is_not_part_of_the_next_one(
+    log: CommitLog, in_a_block: bool
+) -> None:
+    log.create_topic("orders")
+    producer = log.producer(transactional_id="billing-1", linger_ms=60_000)
+    if in_a_block:
+        with pytest.raises(TransactionAbortedError), producer.transaction():
+            lost = producer.send("orders", b"old")
+            log.abort_transaction("billing-1")
+    else:
+        producer.begin_transaction()
+        lost = producer.send("orders", b"old")
+        log.abort_transaction("billing-1")
+    with producer.transaction():
+        producer.send("orders", b"new")
+    with pytest.raises(TransactionAbortedError):
+        lost.result(0)
+    assert committed(log, "orders") == [b"new"]
+
+
+def test_an_open_transaction_that_a_thread_is_using_is_aborted_in_all_its_partitions_or_in_none(
+    log: CommitLog,
+) -> None:
+    log.create_topic("orders", partitions=2)
+    with pytest.raises(TransactionAbortedError), log.transaction() as txn:
+        for number in range(2):
+            txn.append("orders", b"%d" % number, partition=number)
+        txn.flush()
+        name = txn.owner.transactional_id
+        abort = threading.Thread(target=log.abort_transaction, args=(name,))
+        with txn._lock:  # as a thread that appends holds it
+            abort.start()
+            abort.join(0.2)
+            assert txn.is_open
+        abort.join()
+    assert committed(log, "orders") == []
+
+
+def test_the_markers_of_an_unfinished_commit_are_durable_before_the_next_decision(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic("orders", partitions=2)
+    owner = log._coordinator.own("billing-1", 60_000)
+
+    def commit_both() -> None:
+        with owner.begin() as txn:
+            for number in range(2):
+                txn.append("orders", b"x", partition=number)
+            txn.commit(sync=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "end_transaction", lambda *_, **__: (_ for _ in ()).throw(OSError("no")))
+        with pytest.raises(UnfinishedTransactionError):
+            commit_both()
+    owner.begin()
+    assert all(one.durable_offset == 2 for one in log.topic("orders").partitions)
+
+
+def test_what_was_aborted_stays_so_if_the_page_is_lost_and_the_snapshot_has_forgotten_the_producer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_state, "SILENT_MS", -(10**9))  # a day is over at once
+    with commitlog.open(tmp_path / "log") as log:
+        partition = log.create_topic("orders").partition(0)
+        with log.transaction() as txn:
+            txn.append("orders", b"aborted")
+            txn.flush()
+            txn.abort()
+        partition.roll()
+        partition.append(b"one")
+        partition.roll()
+    (Path(partition.path) / "state").unlink()
+    with commitlog.open(tmp_path / "log") as log:
+        assert committed(log, "orders") == [b"one"]
+        with log.transaction() as txn:
+            txn.append("orders", b"two")
+        assert committed(log, "orders") == [b"one", b"two"]
+
+
+def test_many_open_transactions_are_listed_in_one_round(log: CommitLog) -> None:
+    log.create_topic("orders")
+    open_ones = [log.transaction() for _ in range(50)]
+    for txn in open_ones:
+        txn.append("orders", b"x")
+        txn.flush()
+    assert [one.state for one in log.transactions()] == ["Ongoing"] * 50
+    for txn in open_ones:
+        txn.abort()
+    assert log.transactions() == []
+
+
+def test_a_decision_that_could_not_be_stored_is_not_carried_out_when_the_log_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise DiskFullError("orders", "no space left on device")
+
+    def append_to_both(txn: Transaction) -> None:
+        for number in range(2):
+            txn.append("orders", b"x", partition=number)
+
+    with commitlog.open(tmp_path / "log") as log:
+        log.create_topic("orders", partitions=2)
+        monkeypatch.setattr(log._coordinator, "sweep", lambda: 60.0)
+        with log.transaction() as txn:
+            append_to_both(txn)
+        with monkeypatch.context() as patched:
+            patched.setattr(TransactionLog, "write", full)
+            patched.setattr(Partition, "end_transaction", full)
+            with pytest.raises(DiskFullError), log.transaction() as txn:
+                append_to_both(txn)
+    with commitlog.open(tmp_path / "log") as log:
+        assert committed(log, "orders") == [b"x", b"x"]
+
+
+def test_a_full_disk_does_not_prevent_the_open_that_ends_what_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise DiskFullError("orders", "no space left on device")
+
+    with commitlog.open(tmp_path / "log") as log:
+        log.create_topic("orders", partitions=2)
+        with monkeypatch.context() as patched, log.transaction() as txn:
+            for number in range(2):
+                txn.append("orders", b"x", partition=number)
+            patched.setattr(Partition, "end_transaction", full)
+            with pytest.raises(UnfinishedTransactionError):
+                txn.commit()
+            copy_as_if_killed(log, tmp_path / "copy")  # while the sweeper can append no marker
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "end_transaction", full)
+        patched.setattr(TransactionLog, "forget", full)
+        log = commitlog.open(tmp_path / "copy")
+    with log:
+        log._coordinator.sweep()  # now there is room again
+        assert committed(log, "orders") == [b"x", b"x"]
+
+
+# --- the topics of the log itself
+
+
+@pytest.fixture
+def with_internal_topics(log: CommitLog) -> CommitLog:
+    log.create_topic("orders", partitions=2)
+    with log.transaction() as txn:
+        for number in range(2):
+            txn.append("orders", b"x", partition=number)
+    log.commit_offsets("billing", {TopicPartition("orders", 0): 1})
+    log.publish("query", 0, [])
+    return log
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_users_can_read_the_topics_of_the_log_itself_and_not_change_them(
+    with_internal_topics: CommitLog, name: str
+) -> None:
+    log = with_internal_topics
+    topic = log.topic(name)
+    before = [record.value for record in topic.records()]
+    assert before
+    txn, producer, owner = log.transaction(), log.producer(), log.producer(transactional_id="p")
+    owner.begin_transaction()
+    for change in (
+        lambda: topic.append(b"garbage", key=b"k"),
+        lambda: topic.append_many([b"garbage"], keys=[b"k"]),
+        lambda: topic[0].append(b"garbage", key=b"k"),
+        lambda: topic[0].trim_before(1),
+        lambda: topic.alter_config(cleanup_policy="delete"),
+        lambda: topic.add_partitions(2),
+        lambda: txn.append(name, b"garbage", key=b"k"),
+        lambda: txn.append_many(name, [b"garbage"], keys=[b"k"]),
+        lambda: producer.send(name, b"garbage", b"k").result(5),
+        lambda: owner.send(name, b"garbage", b"k").result(5),
+    ):
+        with pytest.raises(ReadOnlyError, match="a topic of the log itself"):
+            change()
+    txn.abort()
+    owner.abort_transaction()
+    assert [record.value for record in topic.records()][: len(before)] == before
+    assert log.health().ok
+
+
+def test_the_topics_of_the_log_itself_show_what_comes_later(with_internal_topics: CommitLog) -> None:
+    topic = with_internal_topics.topic("__consumer_offsets")
+    before = len(list(topic.records()))
+    with_internal_topics.commit_offsets("billing", {TopicPartition("orders", 1): 1})
+    assert len(list(topic.records())) == before + 1
+
+
+# --- memory
+
+
+def known(partition: Partition) -> int:
+    return len(partition.aborted_transactions().between(0, 1 << 60))
+
+
+def abort_some(log: CommitLog, partition: Partition, count: int) -> None:
+    """Abort transactions, commit one, and roll."""
+    for number in range(count):
+        with log.transaction() as txn:
+            txn.append_many("a", [b"aborted"], keys=[b"%d" % number])
+            txn.flush()
+            txn.abort()
+    with log.transaction() as txn:
+        txn.append_many("a", [b"committed"], keys=[b"k"])
+    partition.roll()
+
+
+def test_a_writer_forgets_what_was_aborted_in_segments_that_are_trimmed(log: CommitLog) -> None:
+    partition = log.create_topic("a").partition(0)
+    for _ in range(4):
+        abort_some(log, partition, 5)
+    assert known(partition) == 20
+    partition.trim_before(partition.segments[3].base_offset)
+    assert known(partition) == 5
+    assert values(partition) == [b"committed"]
+    partition.trim_before(partition.start_offset + 3)  # inside a segment
+    assert known(partition) == 5
+    assert values(partition) == [b"committed"]
+
+
+def test_a_writer_forgets_what_was_aborted_once_compaction_has_removed_it(log: CommitLog) -> None:
+    config = {"cleanup_policy": "compact", "delete_retention_ms": 0}
+    partition = log.create_topic("a", config=config).partition(0)
+    for _ in range(4):
+        abort_some(log, partition, 5)
+    assert known(partition) == 20
+    for _ in range(3):  # a marker stays until its records are gone, and for a while
+        partition.append(b"x", key=b"x")
+        partition.roll()
+        partition.compact()
+    assert known(partition) == 0
+    assert values(partition) == [b"committed", b"x"]
+
+
+@pytest.mark.parametrize("change", ["trim", "compaction"])
+def test_a_reader_of_segments_that_have_just_gone_does_not_show_what_was_aborted_there(
+    log: CommitLog, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"cleanup_policy": "compact", "delete_retention_ms": 0}
+    partition = log.create_topic("a", config=config).partition(0)
+    abort_some(log, partition, 5)
+    abort_some(log, partition, 5)
+    partition.append(b"x", key=b"x")
+    partition.roll()
+    known(partition)
+    found = LogState.aborted_in
+
+    def change_first(self: LogState, layout: Any) -> AbortedRanges:
+        """The reader has its segments, and asks what is aborted there."""
+        monkeypatch.setattr(LogState, "aborted_in", found)
+        if change == "trim":
+            partition.trim_before(partition.segments[2].base_offset)
+        else:
+            for _ in range(3):
+                partition.compact()
+                partition.append(b"x", key=b"x")
+                partition.roll()
+            assert known(partition) == 0
+        return found(self, layout)
+
+    monkeypatch.setattr(LogState, "aborted_in", change_first)
+    try:
+        assert b"aborted" not in values(partition)
+    except commitlog.OffsetOutOfRangeError:
+        assert change == "trim"

@@ -254,6 +254,7 @@ class Producer:
 
     def _lane_of(self, name: str) -> Accumulator:
         topic = self._log.topic(name)
+        topic.check_writable()
         append = None if self._owner is None else self._append_in_transaction
         lane = Accumulator(topic, self.config, self.producer_id, self._throttle, self._appended, append)
         with self._lock:

@@ -108,6 +108,8 @@ class Compactor:
                 state.clean_offset = run.end
                 state.page.publish_clean(run.end)
                 state.page.keep()
+            with state.lock:
+                state.forget_cleaned()
         return CompactionReport(
             state.name,
             work.first_dirty,

@@ -78,6 +78,7 @@ class Shortener:
             if keep or state.page.generation % 2:  # Ctrl-C may have come just before the change ended
                 self._outgoing += [one for one in layout.segments[:keep] if one not in self._outgoing]
                 state.publish_layout(layout.segments[keep:])
+                state.forget_aborted_before(layout.bases[keep])
             state.unsynced = [one for one in state.unsynced if one.base_offset >= layout.bases[keep]]
         if state.name_changes != state.names_synced:
             self._syncer.sync_names()  # the segment that stays must be durable before the others go

@@ -551,7 +551,7 @@ class LogState(LocalSource):
             self.page.publish_transactions(offset, self.aborts)
 
     def aborted_in(self, layout: Layout) -> AbortedRanges:
-        """Return the aborted transactions of the partition, also of segments that are no longer there."""
+        """Return the aborted transactions; is_present() says whether they are all of these segments."""
         found = self._aborted
         if found is None:
             with self.lock:
@@ -562,8 +562,11 @@ class LogState(LocalSource):
         return found
 
     def is_present(self, layout: Layout) -> bool:
-        """Say whether nothing was truncated since the list of aborted transactions was made."""
-        return self._aborted is not None and self._aborted_since == self.page.truncations
+        """Say whether these are still the segments, and nothing was truncated since the list of aborted
+        transactions was made.
+        """
+        current = layout.segments is self.segments.segments
+        return current and self._aborted is not None and self._aborted_since == self.page.truncations
 
     def list_aborted(self, aborted: Sequence[Aborted]) -> None:
         """Store what markers are about to abort, before they are appended: readers rely on it. Locked."""
@@ -623,6 +626,15 @@ class LogState(LocalSource):
     def forget_aborted(self) -> None:
         """Forget what is aborted, because other processes may have aborted more. Locked."""
         self._aborted, self.aborts = None, self.page.aborts
+
+    def forget_aborted_before(self, offset: int) -> None:
+        """Forget the aborted transactions of segments that end at `offset` and are trimmed. Locked."""
+        if self._aborted is not None:
+            self._aborted = self._aborted.since(offset)
+
+    def forget_cleaned(self) -> None:
+        """Forget the aborted transactions whose records and markers compaction has removed. Locked."""
+        self._aborted = None
 
     # --- snapshots and leader epochs
 

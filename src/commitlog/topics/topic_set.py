@@ -45,6 +45,7 @@ from commitlog.topics.catalog import (
 Mode = Literal["r", "w", "shared"]
 _logger = logging.getLogger("commitlog.log")
 _BELLS_SECONDS = 1.0  # between two looks for bells, where there are none
+_OF_THE_LOG = "it is a topic of the log itself"
 _FEW_PARTITIONS = 1000  # salvage creates this many without asking whether the count is right
 _OF_PARTITION, _OF_SHARED, _SPARE = 4, 8, 32  # descriptors for a partition, a shared one, everything else
 
@@ -70,6 +71,7 @@ class TopicSet:
         self._wake: Callable[[], None] = lambda: None
         self._topics: dict[str, Topic] = {}
         self._joined: dict[str, Topic] = {}  # internal topics that a log in mode "r" writes
+        self._shown: dict[str, Topic] = {}  # internal topics as users of a log that is written see them
         self._cache = OpenFiles(config.max_open_segments, writes=mode != "r")
         self._bells: Bells | None = None
         self._look_for_bells_at = 0.0
@@ -132,6 +134,18 @@ class TopicSet:
             found = self._topics[name] = self._open_topic(entry, self._mode)
         return found
 
+    def show(self, name: str) -> Topic:
+        """Return a topic to a user, who can only read those of the log itself."""
+        if name not in INTERNAL or self._mode == "r":
+            return self.find(name)
+        with self.mutex:
+            entry, shown = self._catalog.entry(name), self._shown.get(name)
+            if entry is None:
+                raise self._unknown(name)
+            if shown is None or _outdated(shown, entry):
+                shown = self._shown[name] = self._open_topic(entry, "r")
+            return shown
+
     def _unknown(self, name: str) -> UnknownTopicError:
         from difflib import get_close_matches  # few programs need it
 
@@ -140,7 +154,7 @@ class TopicSet:
     def all(self) -> list[Topic]:
         """Return the open topics."""
         with self.mutex:
-            return [*self._topics.values(), *self._joined.values()]
+            return [*self._shown.values(), *self._topics.values(), *self._joined.values()]
 
     def forget_removed(self) -> None:
         """Unmap the files of removed segments."""
@@ -256,6 +270,8 @@ class TopicSet:
     def _stored(self, topic: Topic) -> TopicEntry:
         """Return the stored topic, which a process that shares the log may have changed."""
         self._check_writable()
+        if topic.name in INTERNAL:
+            raise ReadOnlyError(topic.name, _OF_THE_LOG)
         stored, current = self._catalog.entry(topic.name), self._topics.get(topic.name)
         if stored is None or stored.topic_id != topic.topic_id or current is not topic:  # deleted meanwhile
             raise UnknownTopicError(topic.name)
@@ -318,6 +334,7 @@ class TopicSet:
                 path, name, config, self._cache,
                 writer=partial(writer_is_ready, self._path), clean=self._catalog.has_clean_marker,
                 same=partial(self._is_same, entry), steps=self._steps,
+                reason=_OF_THE_LOG if entry.name in INTERNAL else ReadOnlyError.reason,
             )  # fmt: skip
         elif mode == "shared" or entry.name in ALWAYS_SHARED:
             partition = Partition.join(path, name, config, self._config, self._cache, self._steps)

@@ -703,7 +703,7 @@ class Coordinator:
 
     def topic(self, name: str) -> Topic:
         """Return a topic that a transaction writes to."""
-        return self._topics.find(name)
+        return self._topics.show(name)
 
 
 def _is_committed(owned: OwnedId | None, epoch: int) -> bool:

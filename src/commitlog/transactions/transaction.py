@@ -24,7 +24,6 @@ from commitlog.partition import Partition
 from commitlog.partitions.producer_state import SEQUENCES
 from commitlog.record import ArrowData, Buffer, Headers, TopicPartition
 from commitlog.topic import Topic, check_key
-from commitlog.topics.catalog import INTERNAL
 from commitlog.transactions.state_log import Place
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ class Transaction:
         with self._lock:
             self.check_open()
             self._encode(topic)
-            found = self._topic(topic)
+            found = self._coordinator.topic(topic)
             ready = self._encoded(found, values, keys, headers, timestamps, partition)
             self._hold_all(found, ready)
 
@@ -208,7 +207,7 @@ class Transaction:
         with self._lock:
             self.check_open()
             self._encode(topic)
-            found = self._topic(topic)
+            found = self._coordinator.topic(topic)
             for number, target, batches in found.encoded_arrow(data, partition):
                 part = self._part(TopicPartition(topic, number), target)
                 ready, part.sequence = self._numbered(part, batches)
@@ -218,21 +217,12 @@ class Transaction:
     def _new_rows(self, topic: str, partition: int | None) -> _Rows:
         self.check_open()
         self._encode(topic)
-        found = self._topic(topic)
+        found = self._coordinator.topic(topic)
+        found.check_writable()
         if partition is not None:
             found.partition(partition)
         rows = self._rows[topic] = _Rows(found, partition)
         return rows
-
-    def _topic(self, name: str) -> Topic:
-        """Return a topic to write to; the log's own topics are not for users."""
-        self._check_not_internal(name)
-        return self._coordinator.topic(name)
-
-    def _check_not_internal(self, name: str) -> None:
-        if name in INTERNAL:
-            reason = f"a transaction cannot write to {name}, which is a topic of the log itself"
-            raise TransactionStateError(self.owner.transactional_id, reason)
 
     def _encode(self, topic: str) -> None:
         """Encode the records of a topic that were appended one by one."""
@@ -338,7 +328,6 @@ class Transaction:
         """Append a producer's batches now and return their offsets; after an error, append the same again."""
         with self._lock:
             self.check_open()
-            self._check_not_internal(name.topic)
             self._coordinator.check(self)
             return self._append(self._part(name, target), batches)
 

@@ -86,8 +86,8 @@ class ZooKeeperController:
 
     def _new_client(self) -> Any:
         retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0)
-        seconds = self._session_seconds
-        client = KazooClient(self._hosts, timeout=seconds, connection_retry=retry, **self._options)
+        seconds, hosts = self._session_seconds, _at_least_two(self._hosts)
+        client = KazooClient(hosts, timeout=seconds, connection_retry=retry, **self._options)
         client.add_listener(self._wake)
         return client
 
@@ -374,3 +374,13 @@ class ZooKeeperController:
         self._client.stop()
         self._client.close()
         self._caller.close()
+
+
+def _at_least_two(hosts: str) -> str:
+    """Return the addresses of servers, a single one twice.
+
+    kazoo divides the session's time by their number, and waits that long for the answer of each. A server
+    that is just starting may never answer, and with one address that would cost the session.
+    """
+    addresses, slash, root = hosts.partition("/")
+    return hosts if "," in addresses else f"{addresses},{addresses}{slash}{root}"
