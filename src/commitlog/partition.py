@@ -562,6 +562,7 @@ class Partition(LogReader):
         state.page.begin_change()
         segments, report = repaired(state.segments.segments[:-1], state.next_offset, state.config, progress)
         state.publish_layout((*segments, state.writer.segment))
+        state.list_aborted_again()
         self._syncer.sync_locked()  # a gap above durable_offset would look like a lost tail
         self._syncer.sync_page()
         return report

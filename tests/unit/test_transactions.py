@@ -844,6 +844,80 @@ def test_damage_to_a_marker_never_makes_an_aborted_record_visible(
             assert values(again.topic("a")[0]) == [b"plain"]
 
 
+@pytest.mark.parametrize("way", ["killed", "closed, and its snapshots are lost"])
+def test_damage_to_a_marker_does_not_abort_what_was_committed(
+    log: CommitLog, topics: Any, way: str, tmp_path: Path
+) -> None:
+    a, _ = topics
+    with log.transaction(sync=True) as txn:
+        txn.append("a", b"1")
+    a.append(b"plain", sync=True)
+    if way == "killed":
+        path = copy_as_if_killed(log, tmp_path / "killed")
+    else:
+        log.close()
+        path = Path(log.path)
+        for snapshot in path.glob("a-0/*.snapshot"):
+            snapshot.unlink()
+    flip(path / "a-0" / Path(a.segments[0].path).name, a.segments[0].position_of(1) + 30)
+    with commitlog.open(path) as again:
+        damaged = again.topic("a")[0]
+        assert damaged.next_offset == 3  # no marker was added
+        with pytest.raises(commitlog.CorruptionError):
+            values(damaged, "read_uncommitted")
+        damaged.repair()
+        assert values(damaged) == [b"1", b"plain"]
+    for snapshot in path.glob("a-0/*.snapshot"):
+        snapshot.unlink()
+    with commitlog.open(path) as again:
+        assert values(again.topic("a")[0]) == [b"1", b"plain"]
+
+
+def test_a_transaction_whose_marker_may_be_lost_stays_undecided_until_a_user_aborts_it(
+    log: CommitLog, topics: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, _ = topics
+    txn = begun(log, ("a", b"never"))
+    a.append(b"lost")
+    a.append(b"plain", sync=True)
+    path = copy_as_if_killed(log, tmp_path / "killed")
+    txn.abort()
+    flip(path / "a-0" / Path(a.segments[0].path).name, a.segments[0].position_of(1) + 30)
+    for _ in range(2):  # a snapshot remembers it, too
+        with commitlog.open(path) as again:
+            damaged = again.topic("a")[0]
+            again._coordinator.sweep()
+            assert (damaged.last_stable_offset, damaged.next_offset) == (0, 3)
+            (left,) = again.transactions()
+            assert left.state == "Ongoing"
+    assert "stays undecided: its marker may be in a damaged part" in caplog.text
+    with commitlog.open(path) as again:
+        damaged = again.topic("a")[0]
+        damaged.repair()
+        again.abort_transaction(left.transactional_id)
+        assert values(damaged) == [b"plain"]
+        assert values(damaged, "read_uncommitted") == [b"never", b"plain"]
+
+
+def test_a_transaction_that_goes_on_after_damage_was_open_and_is_aborted(
+    log: CommitLog, topics: Any, tmp_path: Path
+) -> None:
+    a, _ = topics
+    txn = begun(log, ("a", b"never"))
+    a.append(b"lost")
+    txn.append("a", b"neither")
+    txn.flush()
+    a.append(b"plain", sync=True)
+    path = copy_as_if_killed(log, tmp_path / "killed")
+    txn.abort()
+    flip(path / "a-0" / Path(a.segments[0].path).name, a.segments[0].position_of(1) + 30)
+    with commitlog.open(path) as again:
+        damaged = again.topic("a")[0]
+        assert again.transactions() == []
+        damaged.repair()
+        assert values(damaged) == [b"plain"]
+
+
 # --- bad use is told clearly
 
 

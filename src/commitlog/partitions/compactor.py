@@ -109,7 +109,7 @@ class Compactor:
                 state.page.publish_clean(run.end)
                 state.page.keep()
             with state.lock:
-                state.forget_cleaned()
+                state.list_aborted_again()
         return CompactionReport(
             state.name,
             work.first_dirty,

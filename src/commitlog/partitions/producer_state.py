@@ -29,7 +29,9 @@ SEQUENCES = 1 << 31  # after that many, sequences start again at 0
 _MAGIC = b"CLPROD1\0"
 _PRODUCER, _BATCH, _CHECKSUM = Struct("<qhBBxxxx"), Struct("<iiqq"), Struct("<I")
 _TRANSACTION = Struct("<qq")  # first_offset, -1 if it is not open; when it last changed
-_NONE, _OPEN, _ABORTED, _COMMITTED = range(4)  # the last transaction of a producer
+# the last transaction of a producer; _UNSURE: the marker that ended it may be in a damaged part of the log
+_NONE, _OPEN, _ABORTED, _COMMITTED, _UNSURE = range(5)
+_UNDECIDED = (_OPEN, _UNSURE)
 _ENDED = {ABORT: _ABORTED, COMMIT: _COMMITTED}
 
 
@@ -51,12 +53,16 @@ class Published(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that no marker has ended in this partition; `changed_ms` is when its last batch came."""
+    """A transaction that no marker has ended in this partition; `changed_ms` is when its last batch came.
+
+    `unsure` says that its marker may have been in a part of the log that is damaged or was repaired.
+    """
 
     producer_id: int
     epoch: int
     first_offset: int
     changed_ms: int
+    unsure: bool
 
 
 class _Producer:
@@ -117,7 +123,7 @@ class Producers:
                     return batch.base_offset
             if transactional and known.transaction in (_ABORTED, _COMMITTED):
                 raise ProducerFencedError(name, producer_id, epoch, epoch + 1)
-        elif known.transaction == _OPEN:  # a marker must end it first
+        elif known.transaction in _UNDECIDED:  # a marker must end it first
             raise ProducerFencedError(name, producer_id, epoch, known.epoch)
         if sequence != expected:
             raise OutOfOrderSequenceError(name, producer_id, sequence, expected)
@@ -181,19 +187,40 @@ class Producers:
             span, transactional = header.next_offset - header.base_offset, header.is_transactional
             self.note(header.producer, span, header.base_offset, now_ms, transactional=transactional)
 
-    def read(self, segments: Sequence[Segment], end: int, now_ms: int) -> None:
-        """Note the batches in [next_offset, end), except for damaged ones."""
+    def read(self, segments: Sequence[Segment], end: int, now_ms: int, stable: int = 0) -> None:
+        """Note the sound batches in [next_offset, end); readers had come up to `stable`."""
         for header in headers_between(segments, self.next_offset, end, sound=True):
+            # no transaction is open where compaction leaves a batch without records
+            replaces_lost = header.record_count == 0 and not header.is_marker
+            if self._open and (header.base_offset > self.next_offset or replaces_lost):
+                self._note_lost(stable)
             if header.producer_id != -1:
                 self.note_header(header, now_ms)
+            self.next_offset = header.next_offset
+        if self.next_offset < end:
+            self._note_lost(stable)
         self.next_offset = end
+
+    def _note_lost(self, stable: int) -> None:
+        """Note that markers may be among what is lost here: those of the transactions that are open so far.
+
+        What begins below `stable` was decided, because readers had passed it; the list of what is aborted
+        says how. The others stay undecided, unless a later batch shows that they were still open.
+        """
+        for producer_id, first_offset in list(self._open.items()):
+            known = self._known[producer_id]
+            if first_offset < stable:
+                known.transaction, known.first_offset = _NONE, -1
+                del self._open[producer_id]
+            else:
+                known.transaction = _UNSURE
 
     def forget_before(self, timestamp: int) -> None:
         """Forget the producers that have sent nothing since `timestamp`, and have no open transaction."""
         self._known = {
             key: one
             for key, one in self._known.items()
-            if one.transaction == _OPEN or one.timestamp >= timestamp
+            if one.transaction in _UNDECIDED or one.timestamp >= timestamp
         }
 
     # --- transactions
@@ -201,7 +228,7 @@ class Producers:
     def open_transactions(self) -> list[OpenTransaction]:
         """Return the transactions that no marker has ended, the one that began first before the others."""
         return [
-            OpenTransaction(producer_id, known.epoch, first, known.changed_ms)
+            OpenTransaction(producer_id, known.epoch, first, known.changed_ms, known.transaction == _UNSURE)
             for producer_id, first in list(self._open.items())
             for known in [self._known.get(producer_id)]
             if known is not None
@@ -210,7 +237,8 @@ class Producers:
     def open_at(self, producer_id: int, epoch: int) -> int | None:
         """Return the first offset of a producer's transaction if it is open here, otherwise None."""
         known = self._known.get(producer_id)
-        return known.first_offset if known and known.epoch == epoch and known.transaction == _OPEN else None
+        is_open = known is not None and known.epoch == epoch and known.transaction in _UNDECIDED
+        return known.first_offset if known is not None and is_open else None
 
     def decided(self, producer_id: int, epoch: int) -> bool | None:
         """Return whether a marker here has committed a transaction; None if there is none."""
@@ -290,8 +318,9 @@ class Producers:
                 known.transaction = transaction
                 known.first_offset, known.changed_ms = _TRANSACTION.unpack_from(body, place)
                 place += _TRANSACTION.size
-            least = 1 if transaction in (_NONE, _OPEN) else 0
-            possible = transaction <= _COMMITTED and (known.first_offset >= 0) == (transaction == _OPEN)
+            is_open = transaction in _UNDECIDED
+            least = 1 if transaction == _NONE or is_open else 0
+            possible = transaction <= _UNSURE and (known.first_offset >= 0) == is_open
             if again or not possible or not least <= count <= KEPT_BATCHES:
                 raise ValueError(f"{count} batches of producer {producer_id}, transaction {transaction}")
             starts = range(place, place + count * _BATCH.size, _BATCH.size)
@@ -303,7 +332,9 @@ class Producers:
             else:
                 self._known[producer_id] = known
                 self.has_transactions |= transaction != _NONE
-        opened = [(one.first_offset, key) for key, one in self._known.items() if one.transaction == _OPEN]
+        opened = [
+            (one.first_offset, key) for key, one in self._known.items() if one.transaction in _UNDECIDED
+        ]
         self._open = {key: first for first, key in sorted(opened)}
 
 
@@ -341,11 +372,18 @@ def remove_snapshots(paths: Iterable[str]) -> None:
 
 
 def restored(
-    directory: str, segments: Sequence[Segment], next_offset: int, now_ms: int, *, read_only: bool = False
+    directory: str,
+    segments: Sequence[Segment],
+    next_offset: int,
+    now_ms: int,
+    stable: int = 0,
+    *,
+    read_only: bool = False,
 ) -> Producers:
     """Return the producers of a partition, from its newest whole snapshot and the batches after it.
 
-    Snapshots above next_offset belong to records that are gone, and are removed unless `read_only`.
+    Readers had come up to `stable`. Snapshots above next_offset belong to records that are gone, and are
+    removed unless `read_only`.
     """
     found: Producers | None = None
     for path in reversed(snapshots(directory)):
@@ -358,5 +396,5 @@ def restored(
         found = Producers()
         found.next_offset = segments[0].base_offset
     found.next_offset = max(found.next_offset, segments[0].base_offset)
-    found.read(segments, next_offset, now_ms)
+    found.read(segments, next_offset, now_ms, stable)
     return found

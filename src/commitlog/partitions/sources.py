@@ -359,7 +359,8 @@ class PageSource(LocalSource):
         mark = max(start, min(mark, end))
         undecided = None
         if found.has_producers and (page is None or page.has_transactions):
-            producers = producer_state.restored(self.path, found.segments, end, 0, read_only=True)
+            passed = page.last_stable_offset if page else 0
+            producers = producer_state.restored(self.path, found.segments, end, 0, passed, read_only=True)
             producers.note_ended(ended_above(found.segments, mark, end))
             undecided = producers.undecided_from(mark)
         stable = mark if undecided is None else max(start, min(undecided, mark))

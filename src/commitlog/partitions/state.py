@@ -516,8 +516,8 @@ class LogState(LocalSource):
 
     def restore_producers(self) -> None:
         """Rebuild the state of producers from snapshots and batches."""
-        segments = self.segments.segments
-        self.producers = producer_state.restored(self.path, segments, self.next_offset, now_ms())
+        segments, stable = self.segments.segments, self.page.last_stable_offset
+        self.producers = producer_state.restored(self.path, segments, self.next_offset, now_ms(), stable)
         if len(self.producers):
             self.page.publish_producers()
         self.has_transactions |= self.producers.has_transactions
@@ -632,8 +632,8 @@ class LogState(LocalSource):
         if self._aborted is not None:
             self._aborted = self._aborted.since(offset)
 
-    def forget_cleaned(self) -> None:
-        """Forget the aborted transactions whose records and markers compaction has removed. Locked."""
+    def list_aborted_again(self) -> None:
+        """Let the next reader list what is aborted, because segments were compacted or repaired. Locked."""
         self._aborted = None
 
     # --- snapshots and leader epochs

@@ -39,6 +39,7 @@ from commitlog.errors import (
 from commitlog.groups.admin import Groups
 from commitlog.locks import ProcessLock
 from commitlog.partition import Partition
+from commitlog.partitions.producer_state import OpenTransaction
 from commitlog.record import TopicPartition
 from commitlog.topic import Topic
 from commitlog.topics.catalog import INTERNAL
@@ -96,7 +97,7 @@ class _Left(NamedTuple):
 
     producer_id: int
     epoch: int
-    partitions: list[tuple[TopicPartition, Partition, int]]  # with the offset where it begins
+    partitions: list[tuple[TopicPartition, Partition, OpenTransaction]]
 
 
 class Owner:
@@ -153,6 +154,7 @@ class Coordinator:
         self._idle: list[Owner] = []  # owners without a name, for log.transaction()
         self._mine: set[int] = set()  # the producer ids of owners here, also of earlier ones
         self._live: dict[tuple[int, int], Transaction] = {}
+        self._told: set[tuple[TopicPartition, int, int]] = set()  # what stays undecided because of damage
         self._seen: dict[tuple[int, int], float] = {}  # when open ones of other processes were first seen
         self._committed = self._aborted = self._timed_out = 0
         self._wake: Callable[[], None] = lambda: None
@@ -485,7 +487,7 @@ class Coordinator:
                 for one in partition.open_transactions():
                     key = one.producer_id, one.epoch
                     left = found.setdefault(key, _Left(*key, []))
-                    left.partitions.append((name, partition, one.first_offset))
+                    left.partitions.append((name, partition, one))
         return list(found.values())
 
     def _look_for_topics(self) -> None:
@@ -502,8 +504,11 @@ class Coordinator:
                 if partition.writable and partition.has_transactions:
                     yield TopicPartition(topic.name, number), partition
 
-    def _end_left(self, left: _Left, *, commits: bool) -> bool:
-        """Append the markers that end a transaction; returns whether all of them could be."""
+    def _end_left(self, left: _Left, *, commits: bool, asked: bool = False) -> bool:
+        """Append the markers that end a transaction; returns whether all of them could be.
+
+        Where its own marker may be in a damaged part of the log, it is aborted only if a user has `asked`.
+        """
         done = True
         try:
             if commits:
@@ -511,7 +516,10 @@ class Coordinator:
         except (CommitLogError, OSError) as problem:
             _logger.warning("a transaction of producer %d stays open: %s", left.producer_id, problem)
             return False
-        for name, partition, _ in left.partitions:
+        for name, partition, one in left.partitions:
+            if one.unsure and not (commits or asked):
+                self._tell_unsure(name, one)
+                continue
             try:
                 with _gone():
                     partition.end_transaction(left.producer_id, left.epoch, commits=commits)
@@ -527,6 +535,15 @@ class Coordinator:
                 _logger.info("%s: a transaction of producer %d is %s", name, left.producer_id, ended)
         return done
 
+    def _tell_unsure(self, name: TopicPartition, one: OpenTransaction) -> None:
+        if (name, one.producer_id, one.epoch) not in self._told:
+            self._told.add((name, one.producer_id, one.epoch))
+            _logger.error(
+                "%s: the transaction of producer %d from offset %d stays undecided: its marker may be in a "
+                "damaged part of the log; abort_transaction() ends it",
+                name, one.producer_id, one.first_offset,
+            )  # fmt: skip
+
     def _finish(self, owned: OwnedId, *, sync: bool) -> None:
         """Append the markers that a decided commit lacks."""
         if owned.decision != "commit":
@@ -540,12 +557,12 @@ class Coordinator:
                     if sync:
                         partition.sync()
 
-    def _abort_all(self, producer_id: int) -> None:
+    def _abort_all(self, producer_id: int, *, asked: bool = False) -> None:
         for left in self._left_open():
             if left.producer_id == producer_id:
-                self._end_left(left, commits=False)
+                self._end_left(left, commits=False, asked=asked)
 
-    def _abort_open(self, owned: OwnedId, epoch: int) -> bool:
+    def _abort_open(self, owned: OwnedId, epoch: int, *, asked: bool = False) -> bool:
         """Abort an open transaction of an id that another process, or nobody, owns; returns whether all its
         markers could be appended.
         """
@@ -559,7 +576,7 @@ class Coordinator:
             done = True
             for left in self._left_open():
                 if left[:2] == (owned.producer_id, epoch):
-                    done = self._end_left(left, commits=False) and done
+                    done = self._end_left(left, commits=False, asked=asked) and done
             return done
 
     # --- inspection
@@ -597,7 +614,7 @@ class Coordinator:
                 if partition.last_stable_offset < partition.high_watermark:
                     for one in partition.open_transactions():
                         left = found.setdefault(one[:2], _Left(*one[:2], []))
-                        left.partitions.append((name, partition, one.first_offset))
+                        left.partitions.append((name, partition, one))
         return list(found.values())
 
     def _readable(self) -> Iterator[tuple[TopicPartition, Partition]]:
@@ -632,9 +649,9 @@ class Coordinator:
     def _age_ms(self, left: _Left) -> int:
         """Return the age of a transaction of another process, from the timestamps of its first records."""
         firsts = []
-        for _, partition, first_offset in left.partitions:
+        for _, partition, one in left.partitions:
             with contextlib.suppress(CommitLogError):
-                for batch in partition.stored_batches(first_offset, first_offset + 1):
+                for batch in partition.stored_batches(one.first_offset, one.first_offset + 1):
                     firsts.append(batch.header.max_timestamp)
         now = time.time_ns() // 1_000_000
         return max(now - min(firsts, default=now), 0)
@@ -656,10 +673,10 @@ class Coordinator:
                 if transaction.end_from_outside(problem, wait=True):
                     return
         owned = self._log.of(transactional_id)
-        if owned is not None:
-            self._abort_open(owned, found[0].epoch)
+        if owned is not None and not owned.is_decided(found[0].epoch):
+            self._abort_open(owned, found[0].epoch, asked=True)
         else:
-            self._abort_all(found[0].producer_id)
+            self._abort_all(found[0].producer_id, asked=True)
 
     def metrics(self) -> TransactionMetrics:
         """Return the counters, and what is open. Nothing is read from files unless a transaction is open."""
