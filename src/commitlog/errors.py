@@ -188,12 +188,15 @@ class TransactionTimeoutError(TransactionAbortedError, TimeoutError):
 
 
 class UnfinishedTransactionError(CommitLogError):
-    """The transaction is committed, but not every partition shows it yet; that is retried until it does."""
+    """The transaction is committed, but some partitions do not show it yet, or could not be synced.
+
+    Markers that are missing are added in the background.
+    """
 
     fields = ("transactional_id", "cause")
     template = (
-        "transactional id {transactional_id!r}: the transaction is committed, but some of its partitions do "
-        "not show it yet ({cause}); do not send it again"
+        "transactional id {transactional_id!r}: the transaction is committed, but not yet visible or durable "
+        "everywhere ({cause}); do not send it again"
     )
 
 

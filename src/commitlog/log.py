@@ -83,7 +83,8 @@ class CommitLog:
         self._topics = TopicSet(catalog, path, config, self.mode, self._check_open, Steps(progress))
         self._groups = Groups(path, self, self._topics.counts, self._open_offsets)
         self._coordinator = Coordinator(path, self._topics, self._groups, shared=shared)
-        self._housekeeper = Maintenance(self._topics.partitions, config, self._coordinator.sweep)
+        sweep = () if lock is None else (self._coordinator.sweep,)  # a reader decides no transaction
+        self._housekeeper = Maintenance(self._topics.partitions, config, *sweep)
         self._topics.wake_flusher_with(self._housekeeper.wake)
         self._coordinator.wake_with(self._housekeeper.wake_sweeper)
         self._quotas = Quotas(path)

@@ -323,6 +323,12 @@ class Partition(LogReader):
         self._state.access.learn()
         return self._state.producers.open_transactions()
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a transaction is open here, as far as is known without asking other processes."""
+        state = self._state
+        return (state.undecided if state.access.alone else state.page.undecided_offset) is not None
+
     def aborted_transactions(self) -> AbortedRanges:
         """Return what readers of committed records leave out; true as long as `changes` does not change."""
         return self._log_source.aborted_in(self._log_source.layout())

@@ -4,6 +4,7 @@
 .swap       complete and durable: replaces every segment in its range of offsets
 .deleted    replaced or removed
 .tmp        a shorter copy of a segment, being written: a file that a reader may have mapped never shrinks
+.cut        such a copy, complete and durable: replaces its segment and all that follow
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from commitlog.segment import DELETED_SUFFIX, TEMPORARY_SUFFIX, Segment, compani
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 DAMAGED_SUFFIX = ".damaged"  # kept beside its replacement
-_SEGMENT_NAME = re.compile(r"\d{20}\.log(\.swap)?")
+CUT_SUFFIX = ".cut"
+_SEGMENT_NAME = re.compile(r"\d{20}\.log(\.swap|\.cut)?")
 
 
 class CleanedFile:
@@ -115,45 +117,45 @@ def swap_in(cleaned: CleanedFile, old: Sequence[Segment], retire: Callable[[Segm
 
 
 def list_segments(directory: str, cache: OpenFiles | None) -> list[Segment]:
-    """Return the segments of a directory in order; a .swap file takes the place of those it replaces."""
-    logs, swaps = _found(directory, cache)
-    for swap in swaps:
-        end = _checked_end(swap)
-        logs = [one for one in logs if not swap.base_offset <= one.base_offset < end]
-    return sorted([*logs, *swaps], key=lambda segment: segment.base_offset)
+    """Return the segments of a directory in order; a .swap or .cut file stands for those it replaces."""
+    logs, copies = _found(directory, cache)
+    for copy in copies:
+        replaced = _replaced(copy, logs)
+        logs = [one for one in logs if one not in replaced]
+    return sorted([*logs, *copies], key=lambda segment: segment.base_offset)
 
 
 def finish_swaps(directory: str, *, salvage: bool = False) -> None:
-    """Finish the swaps that a crash interrupted; with `salvage`, also those with a damaged .swap file."""
-    logs, swaps = _found(directory, None)
-    for swap in swaps:
-        final = swap.path.removesuffix(SWAP_SUFFIX)
+    """Finish swaps and truncations that a crash interrupted; with `salvage`, even if the copy is damaged."""
+    logs, copies = _found(directory, None)
+    for copy in copies:
+        final = os.path.splitext(copy.path)[0]
         try:
-            end = _checked_end(swap)
+            replaced = {one.path for one in _replaced(copy, logs)}
         except CorruptionError:
             if not salvage:
                 raise
-            _salvage_swap(swap.path, final)
+            _salvage_copy(copy.path, final)
             continue
-        replaced = {one.path for one in logs if swap.base_offset <= one.base_offset < end}
-        for path in sorted({*replaced, final}):
+        for path in sorted({*replaced, final}, reverse=True):
             for old in (path, *derived_files(path)):
                 files.remove(old)
         files.sync_directory(directory)
         # crash: .swap alone, once more -> the next open() finishes it
-        files.replace(swap.path, final)
+        files.replace(copy.path, final)
         files.sync_directory(directory)
 
 
-def _salvage_swap(swap: str, final: str) -> None:
-    """Set a damaged .swap file aside if the first segment that it replaces, and so all of them, are there.
+def _salvage_copy(copy: str, final: str) -> None:
+    """Set a damaged .swap or .cut file aside if the first segment that it replaces is there: of a .swap, all
+    are there then; of a .cut, those that are gone were to go.
 
     Otherwise make it a segment, to be salvaged: its sound batches stay, up to the next segment.
     """
     if os.path.exists(final):
-        files.replace(swap, free_name(final + SWAP_SUFFIX + DAMAGED_SUFFIX))
+        files.replace(copy, free_name(copy + DAMAGED_SUFFIX))
     else:
-        files.replace(swap, final)
+        files.replace(copy, final)
     files.sync_directory(os.path.dirname(final))
 
 
@@ -167,9 +169,9 @@ def free_name(path: str) -> str:
 
 
 def _found(directory: str, cache: OpenFiles | None) -> tuple[list[Segment], list[Segment]]:
-    """Return the .log files and the .swap files of a directory."""
+    """Return the .log files of a directory, and the .swap and .cut files."""
     logs: list[Segment] = []
-    swaps: list[Segment] = []
+    copies: list[Segment] = []
     with os.scandir(directory) as entries:
         for entry in entries:
             name = _SEGMENT_NAME.fullmatch(entry.name)
@@ -177,18 +179,25 @@ def _found(directory: str, cache: OpenFiles | None) -> tuple[list[Segment], list
                 about = entry.stat()
                 segment = Segment(entry.path, base_offset_of(entry.path), about.st_size, cache)
                 segment.inode = about.st_ino
-                (swaps if name[1] else logs).append(segment)
-    return logs, swaps
+                (copies if name[1] else logs).append(segment)
+    return logs, copies
 
 
-def _checked_end(swap: Segment) -> int:
-    """Return where a .swap file's offsets end; files are deleted because of it, so all of it is checked."""
-    end = swap.base_offset
-    for batch in swap.batches():
+def _replaced(copy: Segment, logs: Sequence[Segment]) -> list[Segment]:
+    """Return the segments that a .swap or .cut file replaces; they are deleted because of it, so all of it is
+    checked.
+    """
+    end = copy.base_offset
+    for batch in copy.batches():
         if batch.base_offset != end:
-            raise CorruptionError(swap.path, batch.position, f"offset {end} is missing before it")
+            raise CorruptionError(copy.path, batch.position, f"offset {end} is missing before it")
         end = batch.next_offset
-    return end
+    if end == copy.base_offset:
+        raise CorruptionError(copy.path, 0, "there is nothing in it")
+    ends_the_log = copy.path.endswith(CUT_SUFFIX)
+    return [
+        one for one in logs if copy.base_offset <= one.base_offset and (ends_the_log or one.base_offset < end)
+    ]
 
 
 class Trash:
@@ -256,13 +265,19 @@ def shorter_copy(segment: Segment, offset: int, more: Sequence[EncodedBatch] = (
     return size
 
 
-def put_in_place(segment: Segment, size: int) -> Segment:
-    """Replace a segment by the copy that shorter_copy() wrote."""
+def make_final(segment: Segment) -> None:
+    """Let the copy that shorter_copy() wrote be the end of the log, even if a crash comes first."""
+    files.replace(segment.path + TEMPORARY_SUFFIX, segment.path + CUT_SUFFIX)
+    files.sync_directory(os.path.dirname(segment.path))
+
+
+def put_in_place(segment: Segment, size: int, suffix: str = TEMPORARY_SUFFIX) -> Segment:
+    """Replace a segment by the copy that shorter_copy() wrote; it has another suffix after make_final()."""
     # crash: the copy is still .tmp -> open() removes it, the segment is whole
     for derived in derived_files(segment.path):
         files.remove(derived)
     # crash: no indexes -> open() rebuilds them
-    files.replace(segment.path + TEMPORARY_SUFFIX, segment.path)
+    files.replace(segment.path + suffix, segment.path)
     files.sync_directory(os.path.dirname(segment.path))
     segment.release()
     return Segment(segment.path, segment.base_offset, size, segment.cache)

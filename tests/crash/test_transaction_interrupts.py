@@ -313,3 +313,52 @@ def test_a_call_that_ends_the_transaction_of_another_owner_can_be_interrupted_an
         log._coordinator.sweep()
 
     at_each_moment(f"{name} {decided} {shared}", run)
+
+
+def learn_by_appending(log: CommitLog) -> None:
+    log.topic("t")[0].append(b"plain")
+
+
+def learn_by_a_transaction(log: CommitLog) -> None:
+    without_an_id(log)
+
+
+@pytest.mark.parametrize("act", [learn_by_appending, learn_by_a_transaction])
+@pytest.mark.parametrize("truncated", [False, True], ids=["", "truncated"])
+def test_a_process_that_was_interrupted_as_it_learned_what_others_did_shows_nothing_undecided(
+    act: Callable[[CommitLog], None], truncated: bool, tmp_path: Path
+) -> None:
+    path, config = tmp_path / "log", LogConfig(cleaner_enable=False)
+    source = template(tmp_path, "shared")
+
+    def run(interruption: Interrupt) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(source, path)
+        log = commitlog.open(path, mode="shared", config=config)
+        other = commitlog.open(path, mode="shared", config=config)
+        visible(log)
+        if truncated:
+            other.topic("t")[0].append(b"truncated")
+            other.topic("t")[0].truncate_from(other.topic("t")[0].next_offset - 1)
+        left_open = other.transaction()
+        for number in range(PARTITIONS):
+            left_open.append("t", b"open", partition=number)
+        left_open.flush()
+        with interruption:
+            act(log)
+        check_locks(log, path)
+        in_another_thread(lambda: end_all(log))
+        log._coordinator.sweep()  # ends its own transaction, and not that of the other
+        for number in range(PARTITIONS):
+            log.topic("t")[number].append(b"later")
+            log.topic("t")[number].roll()  # with a snapshot of what it knows
+        for handle in (log, other):
+            assert not any(b"open" in values for values in visible(handle))
+            assert all(partition.open_transactions() for partition in handle.topic("t").partitions)
+        left_open.abort()
+        for handle in (log, other):
+            assert not any(b"open" in values for values in visible(handle))
+            assert all(b"later" in values for values in visible(handle))
+            handle.close()
+
+    at_each_moment(f"{act.__name__} {truncated}", run)

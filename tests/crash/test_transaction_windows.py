@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from helpers import copy_linked
+from helpers import copy_linked, flip
 
 import commitlog
 from commitlog import CommitLog, LogConfig, Partition, TopicPartition
@@ -449,3 +449,73 @@ def test_kill_when_a_compacted_segment_has_no_list_of_what_was_aborted(
         for level in ("read_committed", "read_uncommitted"):
             assert seen(partition, level) == [b"kept", b"committed", b"active"]
         assert partition.verify().ok
+
+
+# --- truncation
+
+
+CUT = ".cut beside the segment and those that follow -> open() finishes the truncation"
+GONE = "the log ends with the segment that holds `offset` -> open() finds its records again"
+UNINDEXED = "no indexes -> open() rebuilds them"
+
+
+@pytest.mark.parametrize("window", [CUT, GONE, UNINDEXED])
+@pytest.mark.parametrize("offset", [2, 4])
+def test_kill_when_a_truncation_takes_the_markers_of_what_stays(
+    live: Path, left: Path, mode: str, window: str, offset: int
+) -> None:
+    """crash: .cut beside the segment and those that follow -> open() finishes the truncation
+
+    And what was decided stays decided.
+    """
+    config = {**QUIET, "segment_bytes": 4096}
+    with opened(live, mode) as log:
+        partition = log.create_topic("t", 1, config).partition(0)
+        partition.append(b"before")
+        kept, lost = log.transaction(), log.transaction()
+        for transaction, value in ((kept, b"kept"), (lost, b"lost")):
+            transaction.append("t", value)
+            transaction.flush()
+        partition.append(b"after")
+        partition.roll()
+        kept.commit(sync=True)
+        lost.abort()
+        partition.append(b"more", sync=True)
+        expected = [b"before", b"kept", b"after"][: 2 if offset == 2 else 3]
+        with crashed_at(window, live, left):
+            partition.truncate_from(offset)
+        assert [one.value for one in partition.records()] == expected
+    with commitlog.open(left, mode="r") as log:
+        assert [one.value for one in log.topic("t").records()] == expected
+    for _ in range(2):
+        with opened(left, mode) as log:
+            assert [one.value for one in log.topic("t").records()] == expected
+            assert log.topic("t")[0].open_transactions() == []
+            assert log.topic("t")[0].verify().ok
+    assert not list(left.rglob("*.cut"))
+
+
+@pytest.mark.parametrize("damage", ["a flipped bit", "nothing in it"])
+def test_no_segment_goes_because_of_a_damaged_end_of_the_log(live: Path, left: Path, damage: str) -> None:
+    with opened(live) as log:
+        partition = log.create_topic("t", 1, QUIET).partition(0)
+        txn = log.transaction()
+        txn.append("t", b"kept")
+        txn.flush()
+        partition.roll()
+        txn.commit()
+        partition.append(b"more", sync=True)
+        with crashed_at(CUT, live, left):
+            partition.truncate_from(1)
+    (cut,) = left.rglob("*.cut")
+    if damage == "nothing in it":
+        cut.write_bytes(b"")
+    else:
+        flip(cut, 70)
+    before = sorted(one.name for one in left.glob("t-0/*.log"))
+    with pytest.raises(commitlog.CorruptionError):
+        opened(left)
+    assert sorted(one.name for one in left.glob("t-0/*.log")) == before
+    config = LogConfig(cleaner_enable=False, recovery_mode="salvage")
+    with commitlog.open(left, config=config) as log:
+        assert [one.value for one in log.topic("t").records()] == [b"kept", b"more"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from commitlog import CommitLog, Partition, TopicPartition, TransactionAbortedEr
 from commitlog.aborted_index import AbortedRanges
 from commitlog.errors import (
     DiskFullError,
+    PartitionFailedError,
     ReadOnlyError,
     TransactionTimeoutError,
     UnfinishedTransactionError,
 )
 from commitlog.partitions import producer_state
 from commitlog.partitions.state import LogState
+from commitlog.partitions.syncer import Syncer
 from commitlog.topic import Topic
 from commitlog.topics.catalog import INTERNAL
 from commitlog.transactions.coordinator import Coordinator
@@ -391,6 +394,223 @@ def test_the_topics_of_the_log_itself_show_what_comes_later(with_internal_topics
     before = len(list(topic.records()))
     with_internal_topics.commit_offsets("billing", {TopicPartition("orders", 1): 1})
     assert len(list(topic.records())) == before + 1
+
+
+# --- who decides, and what is told
+
+
+def test_a_group_consumer_of_a_process_that_only_reads_decides_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with commitlog.open(path) as log, commitlog.open(path, mode="r") as reading:
+        log.create_topic("in").append_many([b"1", b"2"])
+        log.create_topic("out")
+        consumer = log.consumer("in", group_id="billing", enable_auto_commit=False)
+        consumer.poll(1)
+        with log.producer(transactional_id="p") as producer, producer.transaction():
+            producer.send("out", b"12")
+            producer.send_offsets(consumer)
+            producer.flush()
+            with reading.consumer("in", group_id="dashboard") as other:
+                other.poll(0)
+                reading._housekeeper._sweeper._run()
+        assert consumer.committed(("in", 0)) == 2
+        consumer.close()
+
+
+def test_a_commit_does_not_succeed_where_a_marker_says_otherwise(log: CommitLog, topics: Any) -> None:
+    _, b = topics
+    txn = log.transaction()
+    txn.append("a", b"1")
+    txn.append("b", b"1")
+    txn.flush()
+    b.end_transaction(txn.producer_id, txn.epoch, commits=False)  # which nobody may do
+    with pytest.raises(UnfinishedTransactionError, match="was aborted"):
+        txn.commit()
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_what_could_not_be_synced_after_the_decision_is_said_to_be_committed(
+    log: CommitLog, topics: Any, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with log.transaction() as txn:
+        for name in names:
+            txn.append(name, b"1")
+    txn = log.transaction()
+    for name in names:
+        txn.append(name, b"2")
+    failing = {"a": Partition.acknowledge, "ab": TransactionLog.sync}[names]
+
+    def fail(*_: object) -> None:
+        raise PartitionFailedError("a-0", "input/output error")
+
+    owner = Partition if names == "a" else TransactionLog
+    monkeypatch.setattr(owner, failing.__name__, fail)
+    with pytest.raises(UnfinishedTransactionError, match="do not send it again"):
+        txn.commit(sync=True)
+    assert txn.is_committed
+    monkeypatch.undo()
+
+
+def test_abort_by_id_ends_the_transaction_of_the_owner_and_not_of_one_that_is_fenced(
+    log: CommitLog, topics: Any
+) -> None:
+    fenced = log._coordinator.own("p", 60_000).begin()
+    fenced.append("a", b"1")
+    owner = log.producer(transactional_id="p")
+    owner.begin_transaction()
+    owner.send("a", b"2")
+    log.abort_transaction("p")
+    with pytest.raises(TransactionAbortedError, match="abort_transaction"):
+        owner.commit_transaction()
+    assert values(topics[0]) == []
+
+
+def test_a_topic_may_have_any_name_that_json_could_take_for_something_else(tmp_path: Path) -> None:
+    for _ in range(2):
+        with commitlog.open(tmp_path / "log") as log:
+            for name in ("None", "null"):
+                log.create_topic(name, exists_ok=True)
+            with log.transaction() as txn:
+                txn.append("None", b"1")
+                txn.append("null", b"1")
+    with commitlog.open(tmp_path / "log") as log:
+        assert committed(log, "None") == committed(log, "null") == [b"1", b"1"]
+
+
+def test_a_buffer_may_be_used_again_after_append(log: CommitLog, topics: Any) -> None:
+    buffer = bytearray(b"1")
+    with log.transaction() as txn:
+        for number in (b"1", b"2"):
+            buffer[:] = number
+            txn.append("a", buffer, key=memoryview(buffer), headers=[("h", buffer)])
+    found = [(one.key, one.value, one.headers[0][1]) for one in topics[0].records()]
+    assert found == [(b"1", b"1", b"1"), (b"2", b"2", b"2")]
+
+
+def test_an_exclusive_open_ends_what_was_left_open_though_everything_is_trimmed(
+    log: CommitLog, topics: Any, tmp_path: Path
+) -> None:
+    a, _ = topics
+    with log.transaction() as txn:
+        txn.append("a", b"1")
+        txn.flush()
+        a.trim_before(a.high_watermark)
+        path = copy_as_if_killed(log, tmp_path / "killed")
+    with commitlog.open(path) as again:
+        found = again.topic("a")[0]
+        assert found.open_transactions() == []
+        found.append(b"2")
+        assert values(found) == [b"2"]
+
+
+@pytest.mark.parametrize("transactional_id", ["\ud800", "", 5, b"p", "x" * 1025])
+def test_an_id_that_cannot_be_stored_is_refused(log: CommitLog, transactional_id: Any) -> None:
+    with pytest.raises(commitlog.ConfigError, match="transactional_id"):
+        log.producer(transactional_id=transactional_id)
+    assert log.transactions() == []
+
+
+def test_a_transaction_that_has_ended_cannot_be_entered(log: CommitLog, topics: Any) -> None:
+    with log.transaction() as txn:
+        txn.append("a", b"1")
+    with pytest.raises(TransactionStateError, match="committed already"), txn:
+        pass
+    with log.transaction() as first, log.transaction() as second:
+        assert first.producer_id != second.producer_id
+
+
+# --- ids do not pile up
+
+
+@pytest.mark.parametrize("ends", [Transaction.commit, Transaction.abort])
+def test_transactions_without_an_id_share_owners_even_without_a_with_block(tmp_path: Path, ends: Any) -> None:
+    with commitlog.open(tmp_path / "log", mode="shared") as log:
+        log.create_topic("a")
+        for number in range(5):
+            txn = log.transaction()
+            txn.append("a", b"%d" % number)
+            ends(txn)
+        assert len(log._coordinator._log.all()) == len(log._coordinator._mine) == 1
+    with commitlog.open(tmp_path / "log") as log:
+        assert log._coordinator._log.all() == []
+
+
+def test_an_id_is_forgotten_a_week_after_its_last_use_unless_something_is_open(tmp_path: Path) -> None:
+    week, now = 7 * 24 * 60 * 60 * 1000, time.time_ns() // 1_000_000
+    with commitlog.open(tmp_path / "log", mode="shared") as gone:
+        gone.create_topic("a")
+        gone.producer(transactional_id="old").close()
+        busy = gone.producer(transactional_id="busy")
+        busy.begin_transaction()
+        busy.send("a", b"1")
+        busy.flush()
+        with commitlog.open(tmp_path / "log", mode="shared") as log:
+            log.topic("a")
+            log.producer(transactional_id="mine").close()
+            log._coordinator.expire(now)
+            ids = {one.transactional_id for one in log.transactions()}
+            assert ids == {"old", "busy", "mine"}
+            log._coordinator.expire(now + week + 60_000)
+            ids = {one.transactional_id for one in log.transactions()}
+            assert ids == {"busy", "mine"}
+        busy.commit_transaction()
+
+
+def test_an_owner_without_a_name_that_has_expired_is_replaced(tmp_path: Path) -> None:
+    with commitlog.open(tmp_path / "log", mode="shared") as log:
+        log.create_topic("a")
+        for _ in range(2):
+            with log.transaction() as txn:
+                txn.append("a", b"1")
+            log._coordinator._log.forget(txn.owner.transactional_id)
+        assert committed(log, "a") == [b"1", b"1"]
+
+
+# --- compaction
+
+
+def test_compaction_leaves_alone_what_was_committed_after_it_began_to_sync(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may lose that marker, and then half of the transaction would be there."""
+    partition = log.create_topic("a", config={"cleanup_policy": "compact"}).partition(0)
+    txn = log.transaction()
+    for key in (b"1", b"2"):
+        txn.append("a", b"x", key=key)
+        txn.flush()
+        partition.roll()
+    sync = Syncer.sync
+
+    def sync_and_commit(self: Syncer) -> None:
+        sync(self)
+        monkeypatch.undo()
+        txn.commit()
+
+    monkeypatch.setattr(Syncer, "sync", sync_and_commit)
+    assert partition.compact().stopped_by == "nothing to clean"
+    stored = [batch.header for one in partition.segments for batch in one.batches()]
+    assert [one.is_transactional for one in stored if not one.is_marker] == [True, True]
+
+
+def test_readers_are_not_held_up_by_a_snapshot_from_before_a_marker_that_compaction_removed(
+    log: CommitLog, tmp_path: Path
+) -> None:
+    config = {"cleanup_policy": "compact", "delete_retention_ms": 0}
+    partition = log.create_topic("a", config=config).partition(0)
+    txn = log.transaction()
+    txn.append("a", b"1", key=b"k")
+    txn.flush()
+    partition.roll()  # with a snapshot in which it is open
+    txn.commit()
+    for _ in range(3):
+        partition.append(b"2", key=b"k")
+        partition.roll()
+        partition.compact(now=1 << 50)
+    path = copy_as_if_killed(log, tmp_path / "killed")
+    newest = max(path.glob("a-0/*.snapshot"))
+    newest.write_bytes(b"damaged")
+    with commitlog.open(path, mode="r") as reading:
+        assert values(reading.topic("a")[0]) == [b"2"]
 
 
 # --- memory

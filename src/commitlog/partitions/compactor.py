@@ -14,6 +14,7 @@ from commitlog.compaction import Cleanable, CompactionReport, Pace, Pass, cleana
 from commitlog.config import LogConfig
 from commitlog.errors import ClosedError, ConfigError, CorruptionError
 from commitlog.partitions.counters import CompactionMetrics
+from commitlog.partitions.producer_state import remove_snapshots, snapshots
 from commitlog.partitions.state import LogState, now_ms
 from commitlog.partitions.syncer import Syncer
 from commitlog.progress import Progress
@@ -54,9 +55,12 @@ class Compactor:
             state.check_open()
             if self._ended:
                 raise ClosedError(state.name)
+            with state.sync_lock, state.lock:
+                # before the sync: a marker that comes after it may be lost in a power cut
+                truncations, stable = state.page.truncations, state.last_stable_offset
             self._syncer.sync()  # a pass writes durable files, so what they are made of must be durable
             try:
-                report = self._compact(now_ms() if now is None else now, progress)
+                report = self._compact(truncations, stable, now_ms() if now is None else now, progress)
             except BaseException as error:
                 full = isinstance(error, OSError) and files.is_full(error)
                 self.set_aside(error, until_there_is_room=full)
@@ -74,23 +78,30 @@ class Compactor:
                 )  # fmt: skip
             return report
 
-    def _compact(self, now: int, progress: Progress | None) -> CompactionReport:
+    def _compact(
+        self, truncations: int, stable: int, now: int, progress: Progress | None
+    ) -> CompactionReport:
+        """Run a pass below `stable`, unless something was truncated since that count of `truncations`."""
         state = self._state
         try:
-            return self._run_pass(now, progress)
+            return self._run_pass(truncations, stable, now, progress)
         except FileNotFoundError as problem:
             self._check_not_lost(problem.filename)
         return CompactionReport(state.name, state.clean_offset, state.clean_offset, stopped_by="changed")
 
-    def _run_pass(self, now: int, progress: Progress | None) -> CompactionReport:
+    def _run_pass(
+        self, truncations: int, stable: int, now: int, progress: Progress | None
+    ) -> CompactionReport:
         state = self._state
         began = time.perf_counter()
         with state.sync_lock:  # not during a truncation
-            truncations, limit = state.page.truncations, min(state.last_stable_offset, state.durable_offset)
+            limit, changed = min(stable, state.durable_offset), state.page.truncations != truncations
             work = cleanable(state.segments.segments, state.clean_offset, limit, state.config, now)
-        if not work.segments:
-            stopped = "nothing to clean"
+        if changed or not work.segments:
+            stopped = "changed" if changed else "nothing to clean"
             return CompactionReport(state.name, state.clean_offset, state.clean_offset, stopped_by=stopped)
+        if state.has_transactions:  # a marker that goes may be above an older snapshot, for which it is open
+            remove_snapshots(snapshots(state.path)[:-1])
         settings = self._log_config
         pace = Pace(settings.cleaner_io_max_bytes_per_second, self._cancelled)
         buffer_bytes = settings.cleaner_dedupe_buffer_bytes

@@ -40,6 +40,7 @@ class SharedAccess(Access):
         self._page = page
         self._members: files.Descriptor | None = members
         self._truncations_seen = page.truncations
+        self._learning = False  # whether _come_in() was interrupted before it had learned everything
         self.renew()
 
     def of(self, state: LogState) -> None:
@@ -81,9 +82,11 @@ class SharedAccess(Access):
         page = state.page
         if state.ended_by is not None:  # this process changes nothing any more
             return False
-        state.producers.next_offset = state.next_offset
         if page.gone and not state.closed:
             raise UnknownTopicError(state.name)
+        half_learned, self._learning = self._learning, True  # Ctrl-C, or an error, may come at any line
+        if not half_learned:
+            state.producers.next_offset = state.next_offset
         position = state.writer.segment.size_bytes
         died = page.left_by_the_dead is not None or page.generation % 2 == 1
         if died or page.generation != state.segments.generation:
@@ -97,32 +100,28 @@ class SharedAccess(Access):
         if page.next_offset != state.next_offset or state.writer.segment.size_bytes != position:
             others = page.next_offset - state.next_offset
             state.counters.moved(others, state.writer.segment.size_bytes - position)
+        if page.has_transactions:
+            state.has_transactions, state.undecided = True, page.undecided_offset  # before next_offset
         state.next_offset = page.next_offset
         self._look_at_the_page()
-        self._learn_of_producers()
+        self._learn_of_producers(again=half_learned or (died and page.has_transactions))
         if page.has_transactions:
-            self._learn_of_transactions(died)
+            state.forget_aborted()
+        self._learning = False
         state.writer.share()
         page.hold()
         return True
 
-    def _learn_of_producers(self) -> None:
+    def _learn_of_producers(self, *, again: bool) -> None:
+        """Note the batches of others; read all of them `again` where some may have been missed."""
         state = self._state
         page, known = state.page, state.producers
-        if page.truncations != self._truncations_seen:
-            self._truncations_seen = page.truncations
-            state.restore_producers()
-        elif page.has_producers and known.next_offset < state.next_offset:
-            known.read(state.segments.segments, state.next_offset, now_ms())
-
-    def _learn_of_transactions(self, died: bool) -> None:
-        state = self._state
-        state.has_transactions = True
-        state.forget_aborted()
-        if died:
+        if again or page.truncations != self._truncations_seen:
             # crash: the page says that a transaction begins, or has not ended, which is not so -> corrected
             state.restore_producers()
-        state.undecided = state.page.undecided_offset
+            self._truncations_seen = page.truncations
+        elif page.has_producers and known.next_offset < state.next_offset:
+            known.read(state.segments.segments, state.next_offset, now_ms())
 
     def _look_at_the_page(self) -> bool:
         state = self._state

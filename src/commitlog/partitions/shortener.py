@@ -17,8 +17,8 @@ from commitlog.partitions.producer_state import Producers, remove_snapshots, sna
 from commitlog.partitions.producer_state import offset_of as snapshot_offset
 from commitlog.partitions.state import LogState, now_ms
 from commitlog.partitions.syncer import Syncer
-from commitlog.segment import Segment
-from commitlog.segment_files import put_in_place, shorter_copy
+from commitlog.segment import TEMPORARY_SUFFIX, Segment
+from commitlog.segment_files import CUT_SUFFIX, make_final, put_in_place, shorter_copy
 from commitlog.segment_writer import SegmentWriter
 
 _logger = logging.getLogger("commitlog.retention")
@@ -256,13 +256,18 @@ class Shortener:
         page.publish_durable(state.durable_offset)
         self._syncer.sync_page()
         # crash: the recovery point is lower than it need be -> open() checks more and finds every record
+        suffix = TEMPORARY_SUFFIX
+        if end > offset:  # the markers must not go before those that repeat them are durable
+            make_final(segments[keep])
+            # crash: .cut beside the segment and those that follow -> open() finishes the truncation
+            suffix = CUT_SUFFIX
         state.writer.close()
         for segment in reversed(segments[keep + 1 :]):
             state.retire(segment)
         remove_snapshots(path for path in snapshots(state.path) if snapshot_offset(path) > offset)
         files.sync_directory(state.path)
         # crash: the log ends with the segment that holds `offset` -> open() finds its records again
-        kept = put_in_place(segments[keep], size)
+        kept = put_in_place(segments[keep], size, suffix)
         state.start_offset = min(state.start_offset, offset)
         page.publish_start(state.start_offset)
         state.counters.moved(end - state.next_offset, kept.size_bytes - state.writer.segment.size_bytes)

@@ -27,6 +27,7 @@ from commitlog.errors import (
     ClosedError,
     CommitLogError,
     ConfigError,
+    CorruptionError,
     NotLeaderError,
     TransactionAbortedError,
     TransactionFencedError,
@@ -54,6 +55,8 @@ _SWEEP_SECONDS = 60.0  # at the latest; sooner where something is open
 _RETRY_SECONDS = 1.0
 _LOOK_SECONDS = 10.0  # between two looks for topics of other processes
 _LONGEST_ID = 1024  # bytes
+_EXPIRES_MS = 7 * 24 * 60 * 60 * 1000  # how long an id without transactions is kept; Kafka's default
+_EXPIRE_SECONDS = 3600.0  # between two looks for ids that have expired
 _logger = logging.getLogger("commitlog.transactions")
 
 TransactionState = Literal["Empty", "Ongoing", "PrepareCommit", "CompleteCommit", "CompleteAbort"]
@@ -160,6 +163,7 @@ class Coordinator:
         self._wake: Callable[[], None] = lambda: None
         self._sweep_at = float("inf")  # when sweep() runs next
         self._look_at = 0.0  # when it looks for new topics
+        self._expire_at = 0.0  # when it looks for ids that have expired
 
     def wake_with(self, wake: Callable[[], None]) -> None:
         """Call `wake` when a transaction begins that times out before sweep() is due."""
@@ -183,8 +187,11 @@ class Coordinator:
 
     def own(self, transactional_id: str, timeout_ms: int) -> Owner:
         """Take an id over: end what its owner before left, and let that do nothing any more."""
-        encoded = transactional_id.encode() if isinstance(transactional_id, str) else b""
-        if not 0 < len(encoded) <= _LONGEST_ID:
+        try:
+            size = len(transactional_id.encode())
+        except (AttributeError, UnicodeEncodeError):  # not text, or with half a surrogate pair
+            size = 0
+        if not 0 < size <= _LONGEST_ID:
             reason = f"must be text of 1 to {_LONGEST_ID} bytes"
             raise ConfigError("transactional_id", transactional_id, reason)
         owned = OwnedId(transactional_id, self._new_producer_id(), timeout_ms, _process())
@@ -211,6 +218,7 @@ class Coordinator:
             if before is not None:
                 self._look_for_topics()
                 self._abort_all(before.producer_id)
+                self._mine.discard(before.producer_id)
         except BaseException:
             self._wake()  # it may be open still, and readers wait
             raise
@@ -224,22 +232,24 @@ class Coordinator:
     def anonymous(self) -> Owner:
         """Return an owner for a transaction without an id of its own; release() takes it back."""
         with self._mutex:
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                owner = self._idle.pop()
+                if not owner.recorded or self._owns(owner.owned):  # otherwise it has expired
+                    return owner
         producer_id = self._new_producer_id()
         owned = OwnedId(f"{_ANONYMOUS}{producer_id:016x}", producer_id, DEFAULT_TIMEOUT_MS, _process())
         if self.shared:  # others abort what no id owns
             self._log.write(owned)
         return Owner(self, owned, recorded=self.shared, has_name=False)
 
-    def release(self, owner: Owner) -> None:
-        """Take an owner back that anonymous() returned; others keep their ids."""
-        if owner.has_name:
-            return
-        busy = owner.unfinished is not None or (owner.current is not None and owner.current.is_open)
-        if not busy:
+    def release(self, transaction: Transaction) -> None:
+        """Take back the owner of a transaction that has ended, if anonymous() returned it."""
+        owner = transaction.owner
+        if not owner.has_name:
             with self._mutex:
-                self._idle.append(owner)
+                if owner.current is transaction and owner.unfinished is None:
+                    owner.current = None
+                    self._idle.append(owner)
 
     # --- transactions
 
@@ -270,9 +280,12 @@ class Coordinator:
             raise self._ended_by_others(transaction)
 
     def _check_owner(self, owned: OwnedId) -> None:
-        known = self._log.of(owned.transactional_id)
-        if known is None or known.producer_id != owned.producer_id:
+        if not self._owns(owned):
             raise TransactionFencedError(owned.transactional_id)
+
+    def _owns(self, owned: OwnedId) -> bool:
+        known = self._log.of(owned.transactional_id)
+        return known is not None and known.producer_id == owned.producer_id
 
     def _ended_by_others(self, transaction: Transaction) -> TransactionAbortedError:
         owned = transaction.owner.owned
@@ -304,8 +317,6 @@ class Coordinator:
                     owner.unfinished = transaction
                 self._end(transaction, committed=True)
             if parts:
-                if sync:  # outside the lock, so that threads share a sync
-                    self._log.sync()
                 self._finish_markers(owner, transaction, sync=sync)
         except BaseException:
             if not transaction.is_open:
@@ -328,7 +339,10 @@ class Coordinator:
             # crash: the marker is there -> committed
             self._end(transaction, committed=True)
         if sync:
-            partition.acknowledge(leader_epoch, marker + 1)  # by every in-sync replica, too
+            try:
+                partition.acknowledge(leader_epoch, marker + 1)  # by every in-sync replica, too
+            except (CommitLogError, OSError) as error:
+                raise UnfinishedTransactionError(transaction.owner.transactional_id, str(error)) from error
 
     def _check_not_replicated(self, transaction: Transaction) -> None:
         parts = transaction.parts()
@@ -341,16 +355,15 @@ class Coordinator:
         """Append the markers of a commit that is decided."""
         markers: list[tuple[Partition, int]] = []
         try:
+            if sync:  # outside the lock, so that threads share a sync
+                self._log.sync()
             for partition in transaction.written().values():
                 try:
-                    marker = partition.end_transaction(
-                        transaction.producer_id, transaction.epoch, commits=True
-                    )
+                    end = _mark_committed(partition, transaction.producer_id, transaction.epoch)
                     # crash: decided, some markers missing -> the next writer adds them
                 except (UnknownTopicError, ClosedError):
                     continue  # deleted meanwhile
-                # the sweeper may have been quicker
-                markers.append((partition, partition.next_offset if marker is None else marker + 1))
+                markers.append((partition, end))
             if sync:  # the next decision of this id replaces the record of this one
                 for partition, end in markers:
                     with _gone():
@@ -359,8 +372,8 @@ class Coordinator:
             raise UnfinishedTransactionError(owner.transactional_id, str(error)) from error
         owner.unfinished = None
 
-    def abort(self, transaction: Transaction) -> None:
-        """Abort a transaction; where a marker cannot be appended now, it is added later.
+    def abort(self, transaction: Transaction) -> bool:
+        """Abort a transaction; returns whether all markers could be appended: those missing are added later.
 
         If Ctrl-C has ended commit() after the decision, it is committed, and its markers are appended.
         """
@@ -370,7 +383,7 @@ class Coordinator:
                 if (transaction.producer_id, transaction.epoch) not in self._live:  # of the parent of a fork
                     transaction.ended(committed=False)
                     done = True
-                    return
+                    return done
                 committed = self._is_decided(transaction)
                 if committed:
                     transaction.owner.unfinished = transaction
@@ -380,6 +393,7 @@ class Coordinator:
                     transaction.owner, transaction, sync=True
                 )  # it may have begun with a sync
             done = committed or self._append_aborts(transaction)
+            return done
         finally:
             if not done:
                 self._wake()  # until the markers are there, readers wait
@@ -446,6 +460,9 @@ class Coordinator:
         seen: dict[tuple[int, int], float] = {}
         if time.monotonic() >= self._look_at:
             self._look_for_topics()
+        if time.monotonic() >= self._expire_at:
+            self.expire(time.time_ns() // 1_000_000)
+            self._expire_at = time.monotonic() + _EXPIRE_SECONDS
         for left in self._left_open():
             key = left.producer_id, left.epoch
             live = self._live.get(key)
@@ -454,6 +471,18 @@ class Coordinator:
                 pause = min(pause, _RETRY_SECONDS)
         self._seen, self._sweep_at = seen, time.monotonic() + pause
         return pause
+
+    def expire(self, now_ms: int) -> None:
+        """Forget the ids that no process has used for a week, and that have nothing open."""
+        if not self._topics.counts([TOPIC]):
+            return
+        busy = self._mine | {left.producer_id for left in self._left_open()}
+        for owned in self._log.unchanged_since(now_ms - _EXPIRES_MS):
+            if owned.producer_id not in busy:
+                with self._mutex, self._alone:
+                    if self._log.of(owned.transactional_id) == owned:  # nobody has used it just now
+                        self._finish(owned, sync=True)
+                        self._log.forget(owned.transactional_id)
 
     def _swept(self, left: _Left, seen: dict[tuple[int, int], float]) -> bool:
         """End a transaction that no thread here has open, if that is due; returns whether it was.
@@ -482,7 +511,7 @@ class Coordinator:
         found: dict[tuple[int, int], _Left] = {}
         for name, partition in self._partitions():
             with contextlib.suppress(CommitLogError):  # closed or deleted meanwhile
-                if partition.last_stable_offset == partition.high_watermark or partition.failure is not None:
+                if not partition.is_undecided or partition.failure is not None:
                     continue
                 for one in partition.open_transactions():
                     key = one.producer_id, one.epoch
@@ -553,7 +582,7 @@ class Coordinator:
             partition = self._found(place)
             if partition is not None:
                 with _gone():
-                    partition.end_transaction(owned.producer_id, owned.epoch, commits=True)
+                    _mark_committed(partition, owned.producer_id, owned.epoch)
                     if sync:
                         partition.sync()
 
@@ -664,14 +693,12 @@ class Coordinator:
         left = [one for one in self._left_open() if one.producer_id == found[0].producer_id]
         if left and not any(map(_can_be_ended, left)):
             raise TransactionStateError(transactional_id, "another node leads its partition: abort it there")
-        for transaction in list(self._live.values()):
-            if transaction.owner.transactional_id == transactional_id:
-                problem = TransactionAbortedError(
-                    transactional_id, "abort_transaction() was called for its id"
-                )
-                # wait: otherwise it could still be committed, after it is aborted here
-                if transaction.end_from_outside(problem, wait=True):
-                    return
+        transaction = self._live.get((found[0].producer_id, found[0].epoch))
+        if transaction is not None:
+            problem = TransactionAbortedError(transactional_id, "abort_transaction() was called for its id")
+            # wait: otherwise it could still be committed, after it is aborted here
+            if transaction.end_from_outside(problem, wait=True):
+                return
         owned = self._log.of(transactional_id)
         if owned is not None and not owned.is_decided(found[0].epoch):
             self._abort_open(owned, found[0].epoch, asked=True)
@@ -721,6 +748,18 @@ class Coordinator:
     def topic(self, name: str) -> Topic:
         """Return a topic that a transaction writes to."""
         return self._topics.show(name)
+
+
+def _mark_committed(partition: Partition, producer_id: int, epoch: int) -> int:
+    """Append the marker of a commit that is decided, unless it is there; returns an offset after it."""
+    marker = partition.end_transaction(producer_id, epoch, commits=True)
+    if marker is not None:
+        return marker + 1
+    if partition.decided(producer_id, epoch) is False:
+        raise CorruptionError(
+            partition.path, 0, f"a transaction of producer {producer_id} that is committed was aborted"
+        )
+    return partition.next_offset  # the sweeper was quicker
 
 
 def _is_committed(owned: OwnedId | None, epoch: int) -> bool:

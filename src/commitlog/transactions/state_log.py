@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,7 +31,6 @@ TOPIC_CONFIG: dict[str, Any] = {
 }
 
 Decision = Literal["commit", "abort"]
-_PLACE = '["%s","%s",%d]'
 _quoted = lru_cache(json.dumps)
 
 
@@ -77,6 +77,7 @@ class TransactionLog:
         self._lock = threading.Lock()
         self._table: dict[str, OwnedId] = {}
         self._of_producer: dict[int, OwnedId] = {}
+        self._changed_ms: dict[str, int] = {}
         self._next_offset = 0
 
     def of(self, transactional_id: str) -> OwnedId | None:
@@ -95,6 +96,12 @@ class TransactionLog:
         with self._lock:
             return list(self._table.values())
 
+    def unchanged_since(self, timestamp: int) -> list[OwnedId]:
+        """Return the latest records that are older than `timestamp`, in milliseconds since the epoch."""
+        return [
+            one for one in self.all() if self._changed_ms.get(one.transactional_id, timestamp) < timestamp
+        ]
+
     def write(self, owned: OwnedId, *, sync: bool = False) -> None:
         """Store a record."""
         self._append(owned.transactional_id, _to_json(owned), owned, sync)
@@ -111,7 +118,7 @@ class TransactionLog:
         offset = partition.append(value, key=transactional_id.encode(), sync=sync)
         with self._lock:
             if self._next_offset == offset:  # otherwise another process has written, too
-                self._note(transactional_id, owned)
+                self._note(transactional_id, owned, time.time_ns() // 1_000_000)
                 self._next_offset = offset + 1
 
     def sync(self) -> None:
@@ -136,16 +143,18 @@ class TransactionLog:
                 except (ValueError, KeyError, TypeError, RecursionError):
                     reason = f"the record at offset {record.offset} is not what a transaction writes"
                     raise CorruptionError(partition.path, 0, reason) from None
-                self._note(transactional_id, owned)
+                self._note(transactional_id, owned, record.timestamp)
             self._next_offset = end
 
-    def _note(self, transactional_id: str, owned: OwnedId | None) -> None:
+    def _note(self, transactional_id: str, owned: OwnedId | None, timestamp: int) -> None:
         before = self._table.get(transactional_id)
         if owned is not None:
+            self._changed_ms[transactional_id] = timestamp
             self._of_producer[owned.producer_id] = owned
             self._table[transactional_id] = owned  # a thread that takes no lock always finds one
         else:
             self._table.pop(transactional_id, None)
+            self._changed_ms.pop(transactional_id, None)
         if before is not None and (owned is None or owned.producer_id != before.producer_id):
             self._of_producer.pop(before.producer_id, None)
 
@@ -156,7 +165,11 @@ def _to_json(owned: OwnedId) -> bytes:
     about = f'"producer_id":{owned.producer_id},"timeout_ms":{owned.timeout_ms},"process":{process}'
     if owned.decision is None:
         return f"{{{about}}}".encode()
-    places = ",".join([_PLACE % one for one in owned.places]).replace('"None"', "null")
+    places = ",".join([
+        f'["{one.topic}",null,{one.partition}]' if one.topic_id is None
+        else f'["{one.topic}","{one.topic_id}",{one.partition}]'
+        for one in owned.places
+    ])  # fmt: skip
     decided = f'"epoch":{owned.epoch},"decision":"{owned.decision}","partitions":[{places}]'
     return f"{{{about},{decided}}}".encode()
 

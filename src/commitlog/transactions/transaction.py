@@ -79,11 +79,11 @@ class _Rows:
         if timestamp is not None and self.timestamps is None:
             self.timestamps = [_now_ms()] * count
         if self.headers is not None:
-            self.headers.append(headers)
+            self.headers.append([(name, None if one is None else bytes(one)) for name, one in headers])
         if self.timestamps is not None:
             self.timestamps.append(_now_ms() if timestamp is None else timestamp)
-        self.values.append(value)
-        self.keys.append(key)
+        self.values.append(None if value is None else bytes(value))  # the caller may use its buffer again
+        self.keys.append(None if key is None else bytes(key))
         self.size_bytes += size
 
 
@@ -111,6 +111,7 @@ class Transaction:
         self._failed = False  # whether a commit failed before it was decided, or records were lost
 
     def __enter__(self) -> Self:
+        self.check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -120,7 +121,6 @@ class Transaction:
                 self.commit(sync=self._sync)  # which raises the problem, if there is one
         finally:
             self.give_up()
-            self._coordinator.release(self.owner)
 
     def __repr__(self) -> str:
         state = "open" if self._outcome is None else "committed" if self._outcome else "aborted"
@@ -371,6 +371,7 @@ class Transaction:
             finally:
                 if self._outcome is not None:  # whatever came after the decision
                     self._let_go()
+                    self._coordinator.release(self)
 
     def abort(self) -> None:
         """Discard all records and offsets. Aborting twice is fine, aborting what is committed is not."""
@@ -409,7 +410,8 @@ class Transaction:
     def _abort(self, problem: Exception | None) -> None:
         self._let_go()
         self._problem = problem
-        self._coordinator.abort(self)
+        if self._coordinator.abort(self):
+            self._coordinator.release(self)
 
     def _let_go(self) -> None:
         """Free the records that were held."""
