@@ -77,6 +77,14 @@ class AbortedRanges:
             raise CorruptionError(*self.damage.args)
         return False
 
+    def covers_each(self, producer_ids: Sequence[int], offsets: Sequence[int]) -> list[bool]:
+        """Say of each batch, given by its producer and its offset, whether covers() says so."""
+        known, unsure = self._of_producer, self.damage is not None
+        return [
+            (unsure or producer_id in known) and self.covers(producer_id, offset)
+            for producer_id, offset in zip(producer_ids, offsets, strict=True)
+        ]
+
     def covering(self, producer_id: int, offset: int) -> Aborted | None:
         """Return the aborted transaction that a producer's batch at `offset` belongs to; see covers()."""
         if not self.covers(producer_id, offset):

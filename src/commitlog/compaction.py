@@ -218,7 +218,7 @@ class Pass:
 
     def _batches(self, segments: Sequence[Segment], start: int) -> Iterator[tuple[RecordBatch, int]]:
         for segment in segments:
-            for batch, stored in segment.combined_batches(max(start, segment.base_offset), apart=self.end):
+            for batch, stored in segment.rewritable_batches(max(start, segment.base_offset), self.end):
                 self._pace.spend(batch.size_bytes)
                 self._steps.add(batch.size_bytes)
                 yield batch, stored

@@ -19,6 +19,7 @@ from commitlog.batches.format import (
     batches_start_at,
     check,
     header_at,
+    marker_at,
     peek,
 )
 from commitlog.batches.markers import first_offset_of
@@ -442,22 +443,32 @@ class Segment:
         end: int = FAR,
         *,
         most_bytes: int = MOST_RUN_BYTES,
-        apart: int | None = None,
         aborted: AbortedRanges | None = None,
     ) -> Iterator[tuple[RecordBatch, int]]:
-        """Iterate over batches that hold [start, end), each with the number of stored ones it stands for.
+        """Iterate over batches that hold [start, end), each with the offset after what was read.
 
         Small ones are joined in memory, up to `most_bytes`, which makes it cheap to look at whole columns.
-        With `apart`, batches are not joined that cannot be stored again as one, nor those before that offset
-        with those after it. What is `aborted` comes as a batch without records.
+        Markers and what is `aborted` give no records: such a batch may be empty.
         """
         most_bytes = min(most_bytes, MOST_RUN_BYTES)
         wanted = Joining(end, _SMALL_FOR_COLUMNS, most_bytes, aborted=aborted)
-        if apart is not None:
-            wanted = wanted._replace(rewritable=True, apart=apart)
         scan = self._scan(start, end, most_bytes)
         while scan is not None and scan.goes_on():
-            yield scan.joined(wanted, _FEWEST_FOR_COLUMNS) or (counted(scan.batch(), aborted), 1)
+            found = scan.joined(wanted, _FEWEST_FOR_COLUMNS)
+            batch = scan.alone(aborted) if found is None else found[0]
+            yield batch, scan.offset
+
+    def rewritable_batches(self, start: int, apart: int) -> Iterator[tuple[RecordBatch, int]]:
+        """Iterate over the batches from `start` on, markers included, each with the number of stored ones it
+        stands for.
+
+        Small ones are joined in memory if they can be stored again as one, but none before the offset `apart`
+        with one after it.
+        """
+        wanted = Joining(FAR, _SMALL_FOR_COLUMNS, MOST_RUN_BYTES, rewritable=True, apart=apart)
+        scan = self._scan(start, FAR, MOST_RUN_BYTES)
+        while scan is not None and scan.goes_on():
+            yield scan.joined(wanted, _FEWEST_FOR_COLUMNS) or (scan.batch(), 1)
 
     def record_runs(
         self,
@@ -478,7 +489,8 @@ class Segment:
             if records:
                 records = records if name is None else with_name(name, records)
             else:
-                batch, _ = scan.joined(wanted, _FEWEST_FOR_RECORDS) or (counted(scan.batch(), aborted), 1)
+                found = scan.joined(wanted, _FEWEST_FOR_RECORDS)
+                batch = scan.alone(aborted) if found is None else found[0]
                 if len(batch):
                     part = batch.slice(start, end)
                     records = part.records() if name is None else part.consumer_records(name)
@@ -536,6 +548,24 @@ class _Scan:
         self._step(batch.base_offset, batch.next_offset, self.position + batch.size_bytes)
         return batch
 
+    def alone(self, aborted: AbortedRanges | None) -> RecordBatch:
+        """Return the next batch, without its records if its transaction is `aborted`, and step over the
+        markers after it; CorruptionError if the batch is not sound.
+        """
+        batch = counted(self.batch(), aborted)
+        if batch.header.flags & TRANSACTIONAL:
+            self._pass_markers()
+        return batch
+
+    def _pass_markers(self) -> None:
+        """Step over the markers that come next; the caller meets a damaged one when it reads on."""
+        buffer, shift, limit = self._window
+        while self.offset < self._end:
+            header = marker_at(buffer, self.position - shift, limit - shift)
+            if header is None or header.base_offset != self.offset:
+                return
+            self._step(header.base_offset, header.next_offset, self.position + header.size)
+
     def joined(self, wanted: Joining, fewest: int) -> tuple[RecordBatch, int] | None:
         """Return small batches joined into one, and how many; None where the next one must be read alone."""
         if self._alone > 0:
@@ -558,7 +588,9 @@ class _Scan:
         batch, run = found
         if (run.headers["flags"] & CODEC_MASK).any():
             self._segment._has_compressed = True
-        self._room = min(4 * (run.end - place), wanted.most_bytes)
+        taken = run.end - place
+        had_room = after - run.end >= taken // 8  # something else ended it, and will end the next one
+        self._room = min(taken + taken // 4 if had_room else 4 * taken, wanted.most_bytes)
         self._step(batch.base_offset, batch.next_offset, run.end + shift)
         return batch, len(run.starts)
 

@@ -51,6 +51,17 @@ def test_where_a_marker_may_be_missing_nothing_counts_as_committed() -> None:
         ranges.covers(7, 10)
 
 
+def test_many_batches_are_covered_as_each_of_them_is() -> None:
+    ranges = AbortedRanges(ENTRIES)
+    batches = [(producer_id, offset) for producer_id in (7, 8, 9) for offset in range(25)]
+    ids, offsets = [one for one, _ in batches], [offset for _, offset in batches]
+    assert ranges.covers_each(ids, offsets) == [ranges.covers(*one) for one in batches]
+    ranges.damage = CorruptionError("x.log", 5, "no batch starts here")
+    assert ranges.covers_each([7, 8], [4, 4]) == [True, True]
+    with pytest.raises(CorruptionError):
+        ranges.covers_each([7, 9], [4, 4])
+
+
 def test_a_sealed_list_is_believed_for_its_segment_alone(log: str) -> None:
     aborted_index.store(log, ENTRIES, (4_000, 21))
     assert aborted_index.load(log, 4_000) == ENTRIES

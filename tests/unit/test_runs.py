@@ -424,7 +424,9 @@ def test_batches_are_where_they_say_they_are(tmp_path: Path, start: int) -> None
     list(segment.record_runs(0, 2 * start))  # the next read begins where this one ends
     found = list(segment.combined_batches(2 * start))
     assert [one.position for one, _ in found] == [places[one.base_offset] for one, _ in found]
-    assert sum(stored for _, stored in found) == 200 - start
+    assert [after for _, after in found] == [one.next_offset for one, _ in found]
+    if found:
+        assert (found[0][0].base_offset, found[-1][1]) == (2 * start, 400)
 
 
 def test_a_joined_batch_stands_for_at_least_two(tmp_path: Path) -> None:
@@ -433,7 +435,7 @@ def test_a_joined_batch_stands_for_at_least_two(tmp_path: Path) -> None:
     raw = bytearray(Path(path).read_bytes())
     raw[len(raw) // 8 + 70] ^= 1
     Path(path).write_bytes(raw)
-    batch, count = next(Segment.open(path).combined_batches(0, apart=FAR))
+    batch, count = next(Segment.open(path).rewritable_batches(0, FAR))
     assert (count, len(batch.raw)) == (1, batch.size_bytes)
 
 
@@ -448,7 +450,7 @@ def test_a_segment_of_small_batches_is_read_the_same_in_every_way(tmp_path: Path
         assert [one for run, _ in segment.record_runs(start, end) for one in run] == wanted
         parts = [one.slice(start, end) for one, _ in segment.combined_batches(start, end)]
         assert [record for one in parts for record in one.records()] == wanted
-    assert sum(count for _, count in segment.combined_batches(0)) == 3_000
+    assert sum(count for _, count in segment.rewritable_batches(0, FAR)) == 3_000
     assert sum(1 for _ in segment.combined_batches(0)) < 60
 
 
@@ -491,6 +493,17 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return looked
 
 
+def test_batches_of_very_different_sizes_are_found_from_each_of_them_on() -> None:
+    """By their magic where they are small on average, and otherwise each by the one before."""
+    sizes = [0, 0, 9_000, 0, 9_000, *[0] * 20, *[9_000] * 20, 0]
+    pieces = laid_out([encoded([b"v" * size]) for size in sizes])
+    raw = b"".join(pieces)
+    starts = [sum(map(len, pieces[:number])) for number in range(len(pieces))]
+    for number, start in enumerate(starts):
+        assert runs.pure_starts(memoryview(raw), start, len(raw)).tolist() == starts[number:]
+        assert runs.pure_starts(memoryview(raw), start, len(raw) - 8).tolist() == starts[number:-1]
+
+
 def mixed_kinds() -> list[EncodedBatch]:
     """A run of 20 plain batches, then one that cannot be joined with them, again and again."""
     stamped, plain = (
@@ -506,15 +519,25 @@ def sized_like_others() -> list[EncodedBatch]:
 
 
 @pytest.mark.parametrize("contents", [mixed_kinds, sized_like_others])
-@pytest.mark.parametrize("apart", [None, FAR])
 def test_no_byte_is_looked_at_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contents: Any, apart: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contents: Any
 ) -> None:
     segment = Segment.open(write_segment(tmp_path, contents()))
+    for read in (lambda: segment.combined_batches(0), lambda: segment.rewritable_batches(0, FAR)):
+        looked = counted(monkeypatch)
+        found = [one for one, _ in read()]
+        assert found[-1].next_offset == segment.find_next_offset()
+        assert sum(looked) < 8 * segment.size_bytes
+
+
+def test_a_run_is_looked_for_where_the_one_before_would_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured: it ended because of its rows, and headers of twice as many batches were read for nothing."""
+    segment = Segment.open(write_segment(tmp_path, [encoded([b"v" * 90] * 150)] * 600))
     looked = counted(monkeypatch)
-    found = [one for one, _ in segment.combined_batches(0, apart=apart)]
-    assert found[-1].next_offset == segment.find_next_offset()
-    assert sum(looked) < 8 * segment.size_bytes
+    assert sum(len(one) for one, _ in segment.combined_batches(0)) == 90_000
+    assert sum(looked[1:]) < 1.3 * segment.size_bytes
 
 
 def test_few_arrow_batches_come_of_many_small_batches_of_mixed_kinds(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ DESCRIPTOR = Struct("<BBBBBBBxII")
 HEADERS_DESCRIPTOR = Struct("<BBBBIII")
 HORIZON = Struct("<q")  # before the body, with DELETE_HORIZON: milliseconds since the epoch
 COMPRESSED = Struct("<II")  # before a compressed body: its raw size, its stored size
+_FLAGS = Struct("<62xH")
 _PEEK = Struct("<q8xII32xI")  # base_offset, magic, size, last_offset_delta
 
 HEADER_BYTES = HEADER.size
@@ -179,6 +180,16 @@ def check(buffer: Buffer, position: int, end: int, path: str, shift: int = 0) ->
     if header.flags & CONTROL and not is_possible_marker(header):
         raise CorruptionError(path, position + shift, "a marker of no transaction")
     return header
+
+
+def marker_at(buffer: Buffer, position: int, end: int) -> BatchHeader | None:
+    """Return the header of the marker at `position`; None if something else is there, or damage."""
+    if end - position < SMALLEST_BATCH_BYTES or not _FLAGS.unpack_from(buffer, position)[0] & CONTROL:
+        return None
+    try:
+        return check(buffer, position, end, "")
+    except (CorruptionError, UnsupportedFormatError):
+        return None
 
 
 def is_possible_marker(header: BatchHeader) -> bool:

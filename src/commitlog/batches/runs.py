@@ -7,6 +7,7 @@ the caller learns what is wrong by reading that batch alone.
 
 from __future__ import annotations
 
+from struct import Struct
 from struct import error as struct_error
 from typing import Any, NamedTuple, Protocol
 
@@ -37,7 +38,9 @@ from commitlog.batches.columns import (
     Strings,
 )
 from commitlog.batches.format import (
+    ABORT,
     CODEC_MASK,
+    COMMIT,
     CONTROL,
     DELETE_HORIZON,
     DESCRIPTOR,
@@ -56,7 +59,6 @@ from commitlog.batches.format import (
     STAMP,
     TRANSACTIONAL,
     BatchHeader,
-    is_possible_marker,
 )
 from commitlog.checksum import crc32c
 from commitlog.errors import MissingDependencyError
@@ -84,22 +86,26 @@ _HEADERS_DESCRIPTOR = np.dtype(
         ("count", "<u4"), ("name_length", "<u4"), ("content_length", "<u4"),
     ]
 )  # fmt: skip
+_SIZED = Struct("<16xII")  # magic and size, after the stamp
 _WORD = 8  # batches start at multiples of it
-# If the first batch is smaller, batches are searched for by their magic; otherwise each leads to the next.
-_SEARCHED_BYTES = 1024
+# If the first few are smaller on average, batches are searched for by their magic; otherwise each leads to
+# the next.
+_SEARCHED_BYTES, _SAMPLED = 1024, 8
 _MOST_PADDING = 7
 _SMALL_ROWS = 1024  # larger batches are read alone: what they cost to set up does not matter
 _MOST_ROWS, _LEAST_ROW_BYTES = 16384, 16  # an offset and a timestamp
 _MOST_SPAN = 1 << 32  # of offsets: what last_offset_delta can hold
 _NOT_REWRITABLE = CODEC_MASK | DELETE_HORIZON | TRANSACTIONAL | CONTROL
+_NO_STRINGS = Strings(Ints(0, 0, None), ALL_NULL, None, memoryview(b""))
+_NO_RECORDS = Body(None, Ints(0, 0, None), _NO_STRINGS, _NO_STRINGS, None)
 _KNOWN_CODECS = np.array([number in compression.NAMES for number in range(CODEC_MASK + 1)])
 
 
 class AbortedBatches(Protocol):
     """Knows which batches belong to aborted transactions."""
 
-    def covers(self, producer_id: int, offset: int) -> bool:
-        """Say whether a producer's transactional batch at `offset` does."""
+    def covers_each(self, producer_ids: list[int], offsets: list[int]) -> list[bool]:
+        """Say of each transactional batch, given by its producer and its offset, whether it does."""
 
 
 class Joining(NamedTuple):
@@ -213,13 +219,10 @@ def _plausible_run(view: memoryview, start: int, end: int, most: int | None = No
 
 def pure_starts(view: memoryview, start: int, end: int) -> Int64s:
     """Return where batches seem to start that end at or before `end`."""
-    if end - start < SMALLEST_BATCH_BYTES:
-        return np.empty(0, np.int64)
-    (size,) = np.frombuffer(view, "<u4", 1, start + STAMP.size + 4)
-    if size >= _SEARCHED_BYTES:
-        return _walked(view, start, end)
-    found, place = _searched(view, start, end)
-    return np.concatenate([found, _walked(view, place, end)])
+    found, place = _walked(view, start, end, _SAMPLED)
+    if place - start < _SEARCHED_BYTES * len(found):
+        found, place = _searched(view, start, end)
+    return np.concatenate([found, _walked(view, place, end)[0]])
 
 
 def _searched(view: memoryview, start: int, end: int) -> tuple[Int64s, int]:
@@ -237,18 +240,19 @@ def _searched(view: memoryview, start: int, end: int) -> tuple[Int64s, int]:
     return starts[:count] * _WORD + start, start + int(ends[count - 1]) * _WORD if count else start
 
 
-def _walked(view: memoryview, start: int, end: int) -> Int64s:
-    """Find batches by the size of the one before."""
-    starts = []
-    unpack = HEADER.unpack_from
-    while end - start >= SMALLEST_BATCH_BYTES:
-        header = unpack(view, start)
-        magic, size = header[3], header[4]
+def _walked(view: memoryview, start: int, end: int, most: int | None = None) -> tuple[Int64s, int]:
+    """Return the starts of at most `most` batches, each found by the size of the one before, and where the
+    last one ends.
+    """
+    starts: list[int] = []
+    unpack = _SIZED.unpack_from
+    while end - start >= SMALLEST_BATCH_BYTES and len(starts) != most:
+        magic, size = unpack(view, start)
         if magic != MAGIC or not SMALLEST_BATCH_BYTES <= size <= end - start or size & 7:
             break
         starts.append(start)
         start += size
-    return np.array(starts, np.int64)
+    return np.array(starts, np.int64), start
 
 
 def _native_starts(view: memoryview, start: int, end: int) -> Int64s:
@@ -279,9 +283,18 @@ def _plausible(run: Run) -> Run:
     good &= (flags & (0xFFFF ^ KNOWN_FLAGS) == 0) & _KNOWN_CODECS[flags & CODEC_MASK]
     good &= (base >= 0) & (base <= LAST_OFFSET - last)
     if (flags & CONTROL).any():
-        good &= (flags & CONTROL == 0) | [is_possible_marker(BatchHeader(*one)) for one in headers.tolist()]
+        good &= (flags & CONTROL == 0) | _possible_markers(headers)
     good[1:] &= base[1:] == base[:-1] + last[:-1] + 1
     return run if good.all() else run.first(int(good.argmin()))
+
+
+def _possible_markers(headers: NDArray[Any]) -> NDArray[np.bool_]:
+    """Say of each control batch whether it is what a marker looks like; is_possible_marker() is for one."""
+    good: NDArray[np.bool_] = headers["flags"] & (TRANSACTIONAL | CODEC_MASK) == TRANSACTIONAL
+    good &= (headers["record_count"] == 0) & (headers["last_offset_delta"] == 0)
+    good &= (headers["producer_id"] >= 0) & (headers["producer_epoch"] >= 0)
+    good &= (headers["base_sequence"] == ABORT) | (headers["base_sequence"] == COMMIT)
+    return good
 
 
 def _checked(run: Run, view: memoryview) -> Run:
@@ -339,8 +352,6 @@ def joined(
         run = run if good.all() else run.first(int(good.argmin()))
     while len(run.starts) > 1:
         counts = _counts(run.headers, wanted.aborted)
-        if not counts.any():
-            return None
         try:
             return _joined(run, counts, view, path, shift), run
         except _MalformedError as problem:
@@ -355,9 +366,7 @@ def _counts(headers: NDArray[Any], aborted: AbortedBatches | None) -> NDArray[np
     if aborted is not None and (flags & TRANSACTIONAL).any():
         transactional = np.flatnonzero(counts & (flags & TRANSACTIONAL != 0))
         ids, offsets = headers["producer_id"][transactional], headers["base_offset"][transactional]
-        counts[transactional] = [
-            not aborted.covers(*one) for one in zip(ids.tolist(), offsets.tolist(), strict=True)
-        ]
+        counts[transactional] = np.logical_not(aborted.covers_each(ids.tolist(), offsets.tolist()))
     return counts
 
 
@@ -375,14 +384,13 @@ def _joined(run: Run, counts: NDArray[np.bool_], view: memoryview, path: str, sh
     if not counts.all():
         run = Run(run.starts[counts], run.headers[counts], run.end)
     headers = run.headers
-    low, high = int(headers["base_timestamp"].min()), int(headers["max_timestamp"].max())
-    if (headers["flags"] & CODEC_MASK).any():
-        bodies = _unpacked(run, view)
+    if len(headers) == 0:
+        low, high = int(first["base_timestamp"]), int(first["max_timestamp"])
+        body, body_bytes = _NO_RECORDS, 0
     else:
-        ends = run.starts + headers["size"]
-        bodies = _Bodies(view, _bodies(run), ends, np.full(len(ends), _MOST_PADDING))
-    body_bytes = int((bodies.ends - bodies.starts).sum())
-    body = _Cursors(bodies).body(headers, low, base)
+        low, high = int(headers["base_timestamp"].min()), int(headers["max_timestamp"].max())
+        bodies = _raw_bodies(run, view)
+        body, body_bytes = _Cursors(bodies).body(headers, low, base), int((bodies.ends - bodies.starts).sum())
     header = BatchHeader(
         base, int(first["leader_epoch"]), 0, MAGIC, size, *(-1, low, high, -1),
         int(headers["record_count"].sum()), after - base - 1, -1, int(first["flags"]) & LOG_APPEND_TIME,
@@ -397,6 +405,14 @@ class _Bodies(NamedTuple):
     starts: Int64s
     ends: Int64s
     most_padding: Int64s
+
+
+def _raw_bodies(run: Run, view: memoryview) -> _Bodies:
+    """Return the bodies of a run, in the buffer itself unless one is compressed."""
+    if (run.headers["flags"] & CODEC_MASK).any():
+        return _unpacked(run, view)
+    ends = run.starts + run.headers["size"]
+    return _Bodies(view, _bodies(run), ends, np.full(len(ends), _MOST_PADDING))
 
 
 def _unpacked(run: Run, view: memoryview) -> _Bodies:
@@ -568,13 +584,16 @@ class _Cursors:
         bases = headers["base_offset"] - base_offset
         if (forms == CONSTANT).all() and (rows.counts == spans).all() and (bases == rows.starts).all():
             return None
-        numbers = np.arange(rows.total) - np.repeat(rows.starts, rows.counts)
+        numbers = np.arange(rows.total)
+        numbers += np.repeat(bases - rows.starts, rows.counts)
         for form in range(CONSTANT + 1, U32 + 1):
             chosen = forms == form
             if chosen.any():
-                numbers[np.repeat(chosen, rows.counts)] = self._stored(form, np.where(chosen, rows.counts, 0))
-        numbers += np.repeat(bases, rows.counts)
-        self._check_offsets(numbers, bases + spans, rows)
+                counts = np.where(chosen, rows.counts, 0)
+                stored = self._stored(form, counts)
+                numbers[np.repeat(chosen, rows.counts)] = stored + np.repeat(bases, counts)
+        if (forms != CONSTANT).any():  # otherwise they grow, and no batch has more records than offsets
+            self._check_offsets(numbers, bases + spans, rows)
         return Ints(rows.total, 0, numbers)
 
     def _check_offsets(self, numbers: Int64s, ends: Int64s, rows: _Rows) -> None:

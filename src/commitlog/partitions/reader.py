@@ -468,8 +468,8 @@ def _combined_in(
     aborted: AbortedRanges | None,
     most_bytes: int = MOST_RUN_BYTES,
 ) -> Iterator[tuple[RecordBatch, int]]:
-    for batch, _ in segment.combined_batches(start, end, most_bytes=most_bytes, aborted=aborted):
-        yield batch.slice(start, end) if len(batch) else batch, batch.next_offset
+    for batch, after in segment.combined_batches(start, end, most_bytes=most_bytes, aborted=aborted):
+        yield batch.slice(start, end) if len(batch) else batch, after
 
 
 def _up_to(batches: Iterator[RecordBatch], max_bytes: int) -> Iterator[RecordBatch]:
