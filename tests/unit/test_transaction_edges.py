@@ -478,11 +478,12 @@ def test_a_topic_may_have_any_name_that_json_could_take_for_something_else(tmp_p
 
 
 def test_a_buffer_may_be_used_again_after_append(log: CommitLog, topics: Any) -> None:
-    buffer = bytearray(b"1")
+    buffer, headers = bytearray(b"1"), list[tuple[str, bytes | None]]()
     with log.transaction() as txn:
         for number in (b"1", b"2"):
             buffer[:] = number
-            txn.append("a", buffer, key=memoryview(buffer), headers=[("h", buffer)])
+            headers[:] = [("h", number)]
+            txn.append("a", buffer, key=memoryview(buffer), headers=headers)
     found = [(one.key, one.value, one.headers[0][1]) for one in topics[0].records()]
     assert found == [(b"1", b"1", b"1"), (b"2", b"2", b"2")]
 

@@ -79,7 +79,7 @@ class _Rows:
         if timestamp is not None and self.timestamps is None:
             self.timestamps = [_now_ms()] * count
         if self.headers is not None:
-            self.headers.append([(name, None if one is None else bytes(one)) for name, one in headers])
+            self.headers.append(tuple(headers))
         if self.timestamps is not None:
             self.timestamps.append(_now_ms() if timestamp is None else timestamp)
         self.values.append(None if value is None else bytes(value))  # the caller may use its buffer again
