@@ -157,13 +157,15 @@ class SegmentWriter:
         """Write batches, `size` bytes in total. If this raises, memory is unchanged, but the file may not be:
         call roll_back().
         """
-        segment = self.segment
+        segment, last, alone = self.segment, batches[-1], len(batches) == 1
         position = segment.size_bytes
         end = position + size
-        due = end - batches[-1].size > self.quiet_position  # whether the last one gets an index entry
+        due = end - last.size > self.quiet_position  # whether the last one gets an index entry
         if due:
             self.builder.make_room(len(batches))
-        pieces = _stamped(batches, base_offset, leader_epoch)
+        pieces = (
+            last.stamped(base_offset, leader_epoch) if alone else _stamped(batches, base_offset, leader_epoch)
+        )
         if end <= self.tail_end and size <= _SMALL_BATCH_BYTES:
             self.tail[position - self.tail_start : end - self.tail_start] = b"".join(pieces)  # type: ignore[index]
         else:
@@ -175,7 +177,7 @@ class SegmentWriter:
         if position == 0:
             self.roll_after = batches[0].max_timestamp + self._segment_ms
         # measured: without this look a small batch takes 4.7 us instead of 3.9
-        if due or position == 0 or len(batches) > 1 or batches[0].max_timestamp > self.max_timestamp:
+        if due or position == 0 or not alone or last.max_timestamp > self.max_timestamp:
             builder = self.builder
             for batch in batches:
                 builder.add(base_offset, position, batch.max_timestamp)
@@ -441,8 +443,6 @@ def _let_go_of_staged(path: str) -> None:
 
 
 def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) -> Sequence[Buffer]:
-    if len(batches) == 1:
-        return batches[0].stamped(offset, leader_epoch)
     pieces: list[Buffer] = []
     for batch in batches:
         pieces += batch.stamped(offset, leader_epoch)

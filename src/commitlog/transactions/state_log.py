@@ -156,9 +156,13 @@ def _to_json(owned: OwnedId) -> bytes:
     about = f'"producer_id":{owned.producer_id},"timeout_ms":{owned.timeout_ms},"process":{process}'
     if owned.decision is None:
         return f"{{{about}}}".encode()
-    places = ",".join([_PLACE % one for one in owned.places]).replace('"None"', "null")
-    decided = f'"epoch":{owned.epoch},"decision":"{owned.decision}","partitions":[{places}]'
+    decided = f'"epoch":{owned.epoch},"decision":"{owned.decision}","partitions":{_listed(owned.places)}'
     return f"{{{about},{decided}}}".encode()
+
+
+@lru_cache(maxsize=64)  # most transactions write to the same partitions again and again
+def _listed(places: tuple[Place, ...]) -> str:
+    return "[" + ",".join([_PLACE % one for one in places]).replace('"None"', "null") + "]"
 
 
 def _from_json(transactional_id: str, value: bytes) -> OwnedId:
