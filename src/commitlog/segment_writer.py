@@ -152,20 +152,19 @@ class SegmentWriter:
         )
 
     def append(
-        self, batches: tuple[EncodedBatch, ...], size: int, base_offset: int, leader_epoch: int
+        self, batches: tuple[EncodedBatch, ...], size: int, latest: int, base_offset: int, leader_epoch: int
     ) -> None:
-        """Write batches, `size` bytes in total. If this raises, memory is unchanged, but the file may not be:
-        call roll_back().
+        """Write batches, `size` bytes in total; `latest` is their latest timestamp.
+
+        If this raises, memory is unchanged, but the file may not be: call roll_back().
         """
-        segment, last, alone = self.segment, batches[-1], len(batches) == 1
+        segment = self.segment
         position = segment.size_bytes
         end = position + size
-        due = end - last.size > self.quiet_position  # whether the last one gets an index entry
+        due = end - batches[-1].size > self.quiet_position  # whether the last one gets an index entry
         if due:
             self.builder.make_room(len(batches))
-        pieces = (
-            last.stamped(base_offset, leader_epoch) if alone else _stamped(batches, base_offset, leader_epoch)
-        )
+        pieces = _stamped(batches, base_offset, leader_epoch)
         if end <= self.tail_end and size <= _SMALL_BATCH_BYTES:
             self.tail[position - self.tail_start : end - self.tail_start] = b"".join(pieces)  # type: ignore[index]
         else:
@@ -177,7 +176,7 @@ class SegmentWriter:
         if position == 0:
             self.roll_after = batches[0].max_timestamp + self._segment_ms
         # measured: without this look a small batch takes 4.7 us instead of 3.9
-        if due or position == 0 or not alone or last.max_timestamp > self.max_timestamp:
+        if due or position == 0 or latest > self.max_timestamp:
             builder = self.builder
             for batch in batches:
                 builder.add(base_offset, position, batch.max_timestamp)
@@ -443,6 +442,8 @@ def _let_go_of_staged(path: str) -> None:
 
 
 def _stamped(batches: tuple[EncodedBatch, ...], offset: int, leader_epoch: int) -> Sequence[Buffer]:
+    if len(batches) == 1:
+        return batches[0].stamped(offset, leader_epoch)
     pieces: list[Buffer] = []
     for batch in batches:
         pieces += batch.stamped(offset, leader_epoch)

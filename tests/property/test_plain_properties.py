@@ -31,7 +31,7 @@ plain = st.binary(max_size=12)
 alike = st.binary(min_size=7, max_size=7)
 long = st.integers(0, 700).map(bytes)
 other = st.one_of(
-    optional, plain.map(bytearray), plain.map(memoryview), st.just("text"), st.just(5), st.just([1]),
+    optional, plain.map(bytearray), st.builds(memoryview, plain), st.just("text"), st.just(5), st.just([1]),
     st.builds(lambda: memoryview(bytes(16)).cast("I")), st.builds(lambda: memoryview(bytes(9))[::2]),
 )  # fmt: skip
 kinds = st.sampled_from([plain, alike, long, st.just(b""), other, plain | other])
@@ -74,7 +74,13 @@ def test_a_few_records_are_encoded_as_by_the_general_encoder(
 
 
 def encoded_plain(values: Any, keys: Any = None, **other: Any) -> Any:
-    settings = {"now": 77, "flags": TRANSACTIONAL, "producer": (5, 1, 0), "keyed": False, "most": 1 << 20}
+    settings: dict[str, Any] = {
+        "now": 77,
+        "flags": TRANSACTIONAL,
+        "producer": (5, 1, 0),
+        "keyed": False,
+        "most": 1 << 20,
+    }
     return pure_encode_plain(values, keys, *(settings | other).values())
 
 

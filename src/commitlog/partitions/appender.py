@@ -201,7 +201,7 @@ class Appender:
                     writer = self._roomy_writer(batch.size, batch.span, batch.max_timestamp)
                     try:
                         state.undecided_before(offset)
-                        self._write(writer, (batch,), batch.size, batch.span)
+                        self._write(writer, (batch,), batch.size, batch.span, batch.max_timestamp)
                         # crash: a batch of a transaction that nobody owns -> the next writer aborts it
                         producers.note(batch.producer, batch.span, offset, now, transactional=True)
                     except BaseException:  # also Ctrl-C, once it is appended or before
@@ -249,7 +249,7 @@ class Appender:
         """Append the marker that ends a transaction, if it is open here; returns the marker's offset."""
         state = self._state
         with state.lock:
-            state.check_appendable()
+            state.check_appendable()  # also where it is not open
             first_offset = state.producers.open_at(producer_id, epoch)
             if first_offset is None:
                 return None
@@ -258,14 +258,14 @@ class Appender:
                 producer_id, epoch, commits=commits, first_offset=first_offset, timestamp=now
             )
             aborted = None if commits else Aborted(producer_id, first_offset, offset)
+            # first: the list of what is aborted is that of the segment with the marker
+            writer = self._roomy_writer(marker.size, marker.span, now)
             if aborted is not None:
-                # first: the list of what is aborted is that of the segment with the marker
-                self._roomy_writer(marker.size, marker.span, now)
                 state.list_aborted([aborted])
                 # crash: what is about to be aborted is listed, no marker -> the next writer aborts it
             aborts = state.aborts + (aborted is not None)
             try:
-                self._append_locked((marker,))
+                self._write(writer, (marker,), marker.size, marker.span, now)
                 self._note_marker(marker, first_offset, now, aborted, aborts)
             except BaseException:
                 if state.next_offset != offset:
@@ -315,7 +315,7 @@ class Appender:
         writer = self._roomy_writer(size, span, latest)
         offset = self._state.next_offset
         if batches:
-            self._write(writer, batches, size, span)
+            self._write(writer, batches, size, span, latest)
         return offset
 
     def _roomy_writer(self, size: int, span: int, latest: int) -> SegmentWriter:
@@ -336,12 +336,14 @@ class Appender:
             writer = state.roll()
         return writer
 
-    def _write(self, writer: SegmentWriter, batches: tuple[EncodedBatch, ...], size: int, span: int) -> None:
+    def _write(
+        self, writer: SegmentWriter, batches: tuple[EncodedBatch, ...], size: int, span: int, latest: int
+    ) -> None:
         """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moves."""
         state = self._state
         offset, position = state.next_offset, writer.segment.size_bytes
         try:
-            writer.append(batches, size, offset, state.leader_epoch)
+            writer.append(batches, size, latest, offset, state.leader_epoch)
             state.next_offset = next_offset = offset + span
             words = state.words  # what publish_append() does
             words[_END_POSITION], words[_NEXT] = position + size, next_offset
