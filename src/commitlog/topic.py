@@ -216,7 +216,7 @@ class Topic(PartitionedTopic[Partition]):
         check_key(0, key)
         if partition is None:
             partition = self._chooser().one(key, len(self._partitions))
-        target = self._writable(partition)
+        target = self.writable(partition)
         return partition, target.append(value, key=key, headers=headers, timestamp=timestamp, sync=sync)
 
     def append_many(
@@ -258,7 +258,7 @@ class Topic(PartitionedTopic[Partition]):
         if len(self._partitions) == 1 and partition is None:
             partition = 0
         if partition is not None:
-            target = self._writable(partition)
+            target = self.writable(partition)
             producer = numbering(partition, target)
             batches = target.encode(values, keys, headers, timestamps, producer, more_flags)
             return [(partition, target, batches)]
@@ -268,7 +268,7 @@ class Topic(PartitionedTopic[Partition]):
         return [
             (part.number, target, encode_part(target, part, numbering(part.number, target), more_flags))
             for part in self._parts(columns, partition)
-            for target in [self._writable(part.number)]
+            for target in [self.writable(part.number)]
         ]
 
     def append_arrow(
@@ -289,18 +289,15 @@ class Topic(PartitionedTopic[Partition]):
         return [
             (number, target, _encode_arrow(target, share, rows))
             for number, share, rows in self._arrow_shares(data, partition)
-            for target in [self._writable(number)]
+            for target in [self.writable(number)]
         ]
 
-    def _writable(self, number: int) -> Partition:
+    def writable(self, number: int) -> Partition:
+        """Return a partition to append to; ReadOnlyError if it can only be read."""
         target = self.partition(number)
         if not target.writable:
             target.check_writable()
         return target
-
-    def check_writable(self) -> None:
-        """Raise ReadOnlyError if the topic can only be read."""
-        self._writable(0)
 
     # --- changing
 

@@ -225,7 +225,7 @@ def test_a_writer_that_dies_when_the_page_is_ahead_of_its_batch_or_behind_its_ma
             if where == "ended":
                 one.end_transaction(7, 0, commits=True)
             else:
-                patch.setattr(Appender, "_append_locked", die)
+                patch.setattr(Appender, "_write", die)
                 one.append_transactional(batches)
         end = 2 if where == "begins" else 4
         page = one._state.page

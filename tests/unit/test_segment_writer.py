@@ -8,7 +8,7 @@ import pytest
 from helpers import encoded, names
 
 from commitlog import TopicConfig
-from commitlog.batches.encode import EncodedBatch
+from commitlog.batches.encode import EncodedBatch, totals
 from commitlog.index import OffsetIndex, TimeIndex
 from commitlog.open_files import OpenFiles
 from commitlog.segment import Segment, companions
@@ -25,8 +25,9 @@ def writer(tmp_path: Path) -> Iterator[SegmentWriter]:
 
 
 def put(writer: SegmentWriter, offset: int, *batches: EncodedBatch) -> int:
-    writer.append(batches, sum(batch.size for batch in batches), offset, 0)
-    return offset + sum(batch.span for batch in batches)
+    size, span, latest = totals(batches)
+    writer.append(batches, size, latest, offset, 0)
+    return offset + span
 
 
 def offsets(segment: Segment) -> list[int]:

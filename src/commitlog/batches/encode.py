@@ -46,12 +46,12 @@ from commitlog.batches.format import (
     STAMP,
     stamp,
 )
+from commitlog.batches.plain import encode_plain
 from commitlog.batches.single import encode_one, shapes_for
 from commitlog.checksum import crc32c
 from commitlog.config import TopicConfig
 from commitlog.errors import BatchTooLargeError, InvalidRecordError, RecordTooLargeError
 from commitlog.record import Buffer, Headers
-from commitlog.speedups import native
 
 if TYPE_CHECKING:
     from commitlog.batches.batch import RecordBatch
@@ -95,6 +95,9 @@ class EncodedBatch:
 
 def totals(batches: tuple[EncodedBatch, ...]) -> tuple[int, int, int]:
     """Return the number of bytes and of offsets that batches take, and their latest timestamp."""
+    if len(batches) == 1:
+        batch = batches[0]
+        return batch.size, batch.span, batch.max_timestamp
     size = span = latest = 0
     for batch in batches:
         size += batch.size
@@ -213,7 +216,7 @@ def pure_encode(
     return (assemble(columns, count, times, rules.flags | more_flags, producer=producer),)
 
 
-def _native_encode(
+def encode(
     values: Iterable[Buffer | None],
     keys: Iterable[Buffer | None] | None,
     headers: Iterable[Headers] | None,
@@ -223,21 +226,14 @@ def _native_encode(
     producer: tuple[int, int, int] = NO_PRODUCER,
     more_flags: int = 0,
 ) -> tuple[EncodedBatch, ...]:
-    """Check records and encode them into one batch; no batch if there are no records.
-
-    Measured for 10 records of 10 and 90 bytes: 0.8 us, and 7.4 with pure_encode() and no speedups at all.
-    """
-    assert native is not None
+    """Check records and encode them into one batch, as pure_encode() does, a few of them faster."""
     if headers is None and timestamps is None:
         flags, keyed, most_bytes = rules.flags | more_flags, rules.keyed, rules.max_message_bytes
-        plain = native.encode_plain(values, keys, now_ms, flags, producer, keyed, most_bytes)
+        plain = encode_plain(values, keys, now_ms, flags, producer, keyed, most_bytes)
         if plain is not None:
             crc, body, count = plain
             return (EncodedBatch(crc, (body,), len(body) + STAMP.size, count, now_ms, producer),)
     return pure_encode(values, keys, headers, timestamps, rules, now_ms, producer, more_flags)
-
-
-encode = pure_encode if native is None else _native_encode
 
 
 def _alone(

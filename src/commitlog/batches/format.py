@@ -121,7 +121,8 @@ def stamp(base_offset: int, leader_epoch: int, crc: int) -> bytes:
 
     The checksum covers offset and epoch too, so that a rotten bit in them is detected.
     """
-    return STAMP.pack(base_offset, leader_epoch, crc ^ fold(base_offset, leader_epoch))
+    folded = (base_offset ^ base_offset >> 32 ^ leader_epoch) & 0xFFFF_FFFF  # what fold() returns
+    return STAMP.pack(base_offset, leader_epoch, crc ^ folded)
 
 
 def fold(base_offset: int, leader_epoch: int) -> int:

@@ -28,6 +28,7 @@ from commitlog.checksum import crc32c
 from commitlog.record import Buffer
 
 _BODY = Struct("<8xq")  # no column has a form; first_offset
+_MARKER = Struct(CHECKED.format + _BODY.format[1:])
 MARKER_BYTES = HEADER_BYTES + _BODY.size  # of a marker that compaction has not seen
 
 
@@ -41,13 +42,14 @@ def encode_marker(
     delete_horizon: int | None = None,
 ) -> EncodedBatch:
     """Return the marker that ends the transaction whose first batch in the partition is at `first_offset`."""
-    decision = COMMIT if commits else ABORT
-    flags, body = TRANSACTIONAL | CONTROL, _BODY.pack(first_offset)
+    decision, flags, size = COMMIT if commits else ABORT, TRANSACTIONAL | CONTROL, MARKER_BYTES
     if delete_horizon is not None:
-        flags, body = flags | DELETE_HORIZON, HORIZON.pack(delete_horizon) + body
-    size = HEADER_BYTES + len(body)
-    head = CHECKED.pack(MAGIC, size, producer_id, timestamp, timestamp, decision, 0, 0, epoch, flags)
-    whole = head + body
+        flags, size = flags | DELETE_HORIZON, size + HORIZON.size
+    whole = _MARKER.pack(
+        MAGIC, size, producer_id, timestamp, timestamp, decision, 0, 0, epoch, flags, first_offset
+    )
+    if delete_horizon is not None:
+        whole = whole[: CHECKED.size] + HORIZON.pack(delete_horizon) + whole[CHECKED.size :]
     return EncodedBatch(crc32c(whole), (whole,), size, 1, timestamp, (producer_id, epoch, decision))
 
 

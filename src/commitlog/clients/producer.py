@@ -254,7 +254,7 @@ class Producer:
 
     def _lane_of(self, name: str) -> Accumulator:
         topic = self._log.topic(name)
-        topic.check_writable()
+        topic.writable(0)  # or the reason why not
         append = None if self._owner is None else self._append_in_transaction
         lane = Accumulator(topic, self.config, self.producer_id, self._throttle, self._appended, append)
         with self._lock:

@@ -113,6 +113,8 @@ class Appender:
     def after_append(self, end: int, sync: bool) -> None:
         """Notify everything that waits for records below `end`, and sync them if `sync` is set."""
         state = self._state
+        if not (state.counts_records or state.waiters.count or state.waited_for[0] or sync):
+            return
         appended = state.on_append
         if appended is not None and state.append_refusal is None:
             appended()  # first: replicas copy the records while they are synced here
@@ -194,11 +196,12 @@ class Appender:
             for batch in batches:
                 offset = producers.find(batch.producer, batch.span, state.name, transactional=True)
                 if offset is None:
-                    self._make_room(batch)  # first: a roll tells readers what has begun until then
                     offset = state.next_offset
+                    # first: a roll tells readers what has begun until then
+                    writer = self._roomy_writer(batch.size, batch.span, batch.max_timestamp)
                     try:
                         state.undecided_before(offset)
-                        self._append_locked((batch,))
+                        self._write(writer, (batch,), batch.size, batch.span, batch.max_timestamp)
                         # crash: a batch of a transaction that nobody owns -> the next writer aborts it
                         producers.note(batch.producer, batch.span, offset, now, transactional=True)
                     except BaseException:  # also Ctrl-C, once it is appended or before
@@ -246,7 +249,7 @@ class Appender:
         """Append the marker that ends a transaction, if it is open here; returns the marker's offset."""
         state = self._state
         with state.lock:
-            state.check_appendable()
+            state.check_appendable()  # also where it is not open
             first_offset = state.producers.open_at(producer_id, epoch)
             if first_offset is None:
                 return None
@@ -255,13 +258,14 @@ class Appender:
                 producer_id, epoch, commits=commits, first_offset=first_offset, timestamp=now
             )
             aborted = None if commits else Aborted(producer_id, first_offset, offset)
+            # first: the list of what is aborted is that of the segment with the marker
+            writer = self._roomy_writer(marker.size, marker.span, now)
             if aborted is not None:
-                self._make_room(marker)  # the list of what is aborted is that of the segment with the marker
                 state.list_aborted([aborted])
                 # crash: what is about to be aborted is listed, no marker -> the next writer aborts it
             aborts = state.aborts + (aborted is not None)
             try:
-                self._append_locked((marker,))
+                self._write(writer, (marker,), marker.size, marker.span, now)
                 self._note_marker(marker, first_offset, now, aborted, aborts)
             except BaseException:
                 if state.next_offset != offset:
@@ -306,35 +310,46 @@ class Appender:
         state.producers.note(last.producer, last.span, state.next_offset - last.span, now_ms())
 
     def _append_locked(self, batches: tuple[EncodedBatch, ...]) -> int:
-        """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moves."""
-        state = self._state
-        state.check_appendable()
-        offset, writer = state.next_offset, state.wake()
-        if not batches:
-            return offset
+        """Append batches to one segment, all or nothing, and return the first one's offset. Locked."""
         size, span, latest = totals(batches)
+        writer = self._roomy_writer(size, span, latest)
+        offset = self._state.next_offset
+        if batches:
+            self._write(writer, batches, size, span, latest)
+        return offset
+
+    def _roomy_writer(self, size: int, span: int, latest: int) -> SegmentWriter:
+        """Return the writer of a segment with room for batches of this size, after a roll if need be. Locked.
+
+        Raises if nothing may be appended here, or if the batches do not fit.
+        """
+        state = self._state
+        if state.append_refusal is not None:
+            raise state.append_refusal()
+        writer, offset = state.writer, state.next_offset
+        if writer.lean_end == 0:  # otherwise it is awake
+            writer = state.wake()
         if offset + span > MAX_INT64:  # next_offset must fit into 64 bits, too
             raise OffsetOutOfRangeError(state.name, offset + span - 1, state.start_offset, MAX_INT64)
-        if not writer.has_room(size, offset, latest):
+        if size and not writer.has_room(size, offset, latest):
             self._check_fits(size)
             writer = state.roll()
-        position = writer.segment.size_bytes
+        return writer
+
+    def _write(
+        self, writer: SegmentWriter, batches: tuple[EncodedBatch, ...], size: int, span: int, latest: int
+    ) -> None:
+        """Write at next_offset and publish. Disk first, then memory: if the write fails, nothing moves."""
+        state = self._state
+        offset, position = state.next_offset, writer.segment.size_bytes
         try:
-            writer.append(batches, size, offset, state.leader_epoch)
-            state.next_offset = offset + span
-            state.page.publish_append(offset + span, writer.segment.size_bytes)
+            writer.append(batches, size, latest, offset, state.leader_epoch)
+            state.next_offset = next_offset = offset + span
+            words = state.words  # what publish_append() does
+            words[_END_POSITION], words[_NEXT] = position + size, next_offset
         except BaseException as error:
             self.undo(writer, offset, position, error)
         state.counters.batched(len(batches), span)
-        return offset
-
-    def _make_room(self, batch: EncodedBatch) -> None:
-        """Roll if the active segment has no room for a batch. Locked."""
-        state = self._state
-        state.check_appendable()
-        if not state.wake().has_room(batch.size, state.next_offset, batch.max_timestamp):
-            self._check_fits(batch.size)
-            state.roll()
 
     def undo(self, writer: SegmentWriter, offset: int, position: int, error: BaseException) -> NoReturn:
         """Undo a failed or interrupted append; if readers here already see it, publish it instead."""

@@ -113,17 +113,16 @@ class Producers:
         known = self._known.get(producer_id)
         if known is None:  # new or forgotten: it may start with any sequence
             return None
-        if epoch < known.epoch:
-            raise ProducerFencedError(name, producer_id, epoch, known.epoch)
-        expected = known.next_sequence if epoch == known.epoch else 0
-        last = (sequence + count - 1) % SEQUENCES
+        expected = 0
         if epoch == known.epoch:
+            sent = sequence, (sequence + count - 1) % SEQUENCES
             for batch in known.batches:
-                if (batch.base_sequence, batch.last_sequence) == (sequence, last):
+                if batch[:2] == sent:
                     return batch.base_offset
             if transactional and known.transaction in (_ABORTED, _COMMITTED):
                 raise ProducerFencedError(name, producer_id, epoch, epoch + 1)
-        elif known.transaction in _UNDECIDED:  # a marker must end it first
+            expected = known.next_sequence
+        elif epoch < known.epoch or known.transaction in _UNDECIDED:  # a marker must end that one first
             raise ProducerFencedError(name, producer_id, epoch, known.epoch)
         if sequence != expected:
             raise OutOfOrderSequenceError(name, producer_id, sequence, expected)

@@ -302,21 +302,21 @@ class Coordinator:
             return
         self._check_not_replicated(transaction)
         transaction.flush()
-        parts = transaction.written().values()
+        places = transaction.places()
         if sync:
             for partition, end in transaction.ends():
                 partition.sync_to(end)
         try:
             with self._mutex, self._alone:
                 self.check(transaction)
-                if parts:
-                    owned = owner.owned.decided(transaction.epoch, "commit", transaction.places())
+                if places:
+                    owned = owner.owned.decided(transaction.epoch, "commit", places)
                     self._log.write(owned)
                     owner.owned, owner.recorded = owned, True  # last: what is not stored is not decided
                     # crash: decided, no marker, or some -> the next writer adds those that are missing
                     owner.unfinished = transaction
                 self._end(transaction, committed=True)
-            if parts:
+            if places:
                 self._finish_markers(owner, transaction, sync=sync)
         except BaseException:
             if not transaction.is_open:
@@ -348,7 +348,10 @@ class Coordinator:
         parts = transaction.parts()
         for name, partition in parts.items():
             if len(parts) > 1 and partition.replicated:
-                reason = f"{name} is replicated, and such a transaction may not write to other partitions yet"
+                reason = (
+                    f"{TopicPartition(*name)} is replicated, and such a transaction may not write to other "
+                    "partitions yet"
+                )
                 raise TransactionStateError(transaction.owner.transactional_id, reason)
 
     def _finish_markers(self, owner: Owner, transaction: Transaction, *, sync: bool = False) -> None:
@@ -408,7 +411,9 @@ class Coordinator:
                     # crash: some markers missing -> the next writer adds them
             except (CommitLogError, OSError) as problem:
                 done = False
-                _logger.warning("%s: the records of an aborted transaction stay open: %s", name, problem)
+                _logger.warning(
+                    "%s: the records of an aborted transaction stay open: %s", TopicPartition(*name), problem
+                )
         return done
 
     def _is_decided(self, transaction: Transaction) -> bool:
@@ -667,7 +672,7 @@ class Coordinator:
             state = "PrepareCommit" if _is_committed(owned, left.epoch) else "Ongoing"
         elif live is not None and not owned.is_decided(live.epoch):  # otherwise others have aborted it
             epoch, age_ms, state = live.epoch, live.age_ms, "Ongoing"
-            names = tuple(sorted(live.parts()))
+            names = tuple(TopicPartition(*name) for name in sorted(live.parts()))
         elif owned.decision is not None:
             state = "CompleteCommit" if owned.decision == "commit" else "CompleteAbort"
         return TransactionDescription(

@@ -165,13 +165,13 @@ def _to_json(owned: OwnedId) -> bytes:
     about = f'"producer_id":{owned.producer_id},"timeout_ms":{owned.timeout_ms},"process":{process}'
     if owned.decision is None:
         return f"{{{about}}}".encode()
-    places = ",".join([
-        f'["{one.topic}",null,{one.partition}]' if one.topic_id is None
-        else f'["{one.topic}","{one.topic_id}",{one.partition}]'
-        for one in owned.places
-    ])  # fmt: skip
-    decided = f'"epoch":{owned.epoch},"decision":"{owned.decision}","partitions":[{places}]'
+    decided = f'"epoch":{owned.epoch},"decision":"{owned.decision}","partitions":{_listed(owned.places)}'
     return f"{{{about},{decided}}}".encode()
+
+
+@lru_cache(maxsize=64)  # most transactions write to the same partitions again and again
+def _listed(places: tuple[Place, ...]) -> str:
+    return json.dumps(places, separators=(",", ":"))
 
 
 def _from_json(transactional_id: str, value: bytes) -> OwnedId:

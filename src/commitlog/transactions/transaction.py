@@ -33,21 +33,23 @@ _MOST_HELD_BYTES = 1 << 20  # then batches are appended before the commit
 _MOST_HELD_RECORDS = 8192
 _MARKER_BYTES = 128  # at most
 _OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
-_Encoded = tuple[int, Partition, tuple[EncodedBatch, ...]]  # the number of a partition, and its batches
 
 
 class _Part:
     """What a transaction does in one partition."""
 
-    __slots__ = ("end", "held", "partition", "place", "sequence", "written")
+    __slots__ = ("end", "held", "partition", "sequence", "topic_id", "written")
 
-    def __init__(self, place: Place, partition: Partition) -> None:
-        self.place = place
+    def __init__(self, topic_id: str | None, partition: Partition) -> None:
+        self.topic_id = topic_id
         self.partition = partition
         self.sequence = 0  # of the next record
         self.end = 0  # the offset after its last batch
         self.held: list[EncodedBatch] = []  # to be appended at the commit, or when there is more
         self.written = False
+
+
+_Next = tuple[_Part, tuple[EncodedBatch, ...]]  # what is next in a partition
 
 
 class _Rows:
@@ -197,10 +199,10 @@ class Transaction:
         """Append records to the partitions of their keys, or all to `partition`."""
         with self._lock:
             self.check_open()
-            self._encode(topic)
+            if topic in self._rows:
+                self._encode(topic)
             found = self._coordinator.topic(topic)
-            ready = self._encoded(found, values, keys, headers, timestamps, partition)
-            self._hold_all(found, ready)
+            self._hold_all(self._encoded(found, values, keys, headers, timestamps, partition))
 
     def append_arrow(self, topic: str, data: ArrowData, *, partition: int | None = None) -> None:
         """Append Arrow data as Topic.append_arrow() does."""
@@ -209,18 +211,15 @@ class Transaction:
             self._encode(topic)
             found = self._coordinator.topic(topic)
             for number, target, batches in found.encoded_arrow(data, partition):
-                part = self._part(TopicPartition(topic, number), target)
-                ready, part.sequence = self._numbered(part, batches)
-                self._hold(part, ready)
+                part = self._part((topic, number), target)
+                self._hold(part, self._numbered(part, batches)[0])
             self._write_if_much()
 
     def _new_rows(self, topic: str, partition: int | None) -> _Rows:
         self.check_open()
         self._encode(topic)
         found = self._coordinator.topic(topic)
-        found.check_writable()
-        if partition is not None:
-            found.partition(partition)
+        found.writable(partition or 0)
         rows = self._rows[topic] = _Rows(found, partition)
         return rows
 
@@ -248,7 +247,7 @@ class Transaction:
             self._encode_rows(rows, start, middle)
             self._encode_rows(rows, middle, end)
         else:
-            self._hold_all(rows.topic, ready)
+            self._hold_all(ready)
 
     def _encoded(
         self,
@@ -258,27 +257,34 @@ class Transaction:
         headers: Iterable[Headers] | None,
         timestamps: Iterable[int] | None,
         partition: int | None,
-    ) -> list[_Encoded]:
+    ) -> list[_Next]:
         """Encode records, each partition's as its next batch."""
+        name = topic.name
+        if partition is not None:  # measured: 1 us less than with Topic.encoded()
+            part = self._parts.get((name, partition))
+            if part is None:
+                part = self._part((name, partition), topic.writable(partition))
+            producer = self.producer_id, self.epoch, part.sequence
+            batches = part.partition.encode(values, keys, headers, timestamps, producer, TRANSACTIONAL)
+            return [(part, batches)]
 
         def numbering(number: int, target: Partition) -> tuple[int, int, int]:
-            part = self._part((topic.name, number), target)
-            return self.producer_id, self.epoch, part.sequence
+            return self.producer_id, self.epoch, self._part((name, number), target).sequence
 
-        return topic.encoded(values, keys, headers, timestamps, partition, numbering, TRANSACTIONAL)
+        shares = topic.encoded(values, keys, headers, timestamps, None, numbering, TRANSACTIONAL)
+        return [(self._parts[name, number], batches) for number, _, batches in shares]
 
-    def _hold_all(self, topic: Topic, ready: Iterable[_Encoded]) -> None:
+    def _hold_all(self, ready: Iterable[_Next]) -> None:
         """Hold encoded records."""
-        for number, _, batches in ready:
-            part = self._parts[topic.name, number]
-            for batch in batches:
-                part.sequence = (part.sequence + batch.span) % SEQUENCES
+        for part, batches in ready:
             self._hold(part, batches)
         self._write_if_much()
 
     def _hold(self, part: _Part, batches: Iterable[EncodedBatch]) -> None:
+        """Hold the next batches of a partition."""
         for batch in batches:
             part.held.append(batch)
+            part.sequence = (part.sequence + batch.span) % SEQUENCES
             self._held_bytes += batch.size
 
     def _write_if_much(self) -> None:
@@ -292,8 +298,7 @@ class Transaction:
     def _part(self, name: tuple[str, int], target: Partition) -> _Part:
         part = self._parts.get(name)
         if part is None:
-            topic_id = self._coordinator.topic(name[0]).topic_id
-            part = self._parts[name] = _Part(Place(name[0], topic_id, name[1]), target)
+            part = self._parts[name] = _Part(self._coordinator.topic(name[0]).topic_id, target)
         return part
 
     def _numbered(self, part: _Part, batches: Iterable[EncodedBatch]) -> tuple[list[EncodedBatch], int]:
@@ -425,17 +430,13 @@ class Transaction:
         """Note that it was decided."""
         self._outcome = committed
 
-    def parts(self) -> dict[TopicPartition, Partition]:
-        """Return the partitions that it has written to or will write to."""
-        return {
-            TopicPartition(*name): part.partition
-            for name, part in self._parts.items()
-            if part.written or part.held
-        }
+    def parts(self) -> dict[tuple[str, int], Partition]:
+        """Return the partitions that it has written to or will write to, by topic and number."""
+        return {name: part.partition for name, part in self._parts.items() if part.written or part.held}
 
-    def written(self) -> dict[TopicPartition, Partition]:
-        """Return the partitions that it has written to."""
-        return {TopicPartition(*name): one.partition for name, one in self._parts.items() if one.written}
+    def written(self) -> dict[tuple[str, int], Partition]:
+        """Return the partitions that it has written to, by topic and number."""
+        return {name: part.partition for name, part in self._parts.items() if part.written}
 
     def ends(self) -> list[tuple[Partition, int]]:
         """Return the partitions that it has written to, each with the offset after its last batch."""
@@ -443,7 +444,8 @@ class Transaction:
 
     def places(self) -> tuple[Place, ...]:
         """Return the partitions that it has written to, as the state log names them."""
-        return tuple([part.place for part in self._parts.values() if part.written])
+        parts = self._parts.items()
+        return tuple([Place(topic, part.topic_id, number) for (topic, number), part in parts if part.written])
 
     def only_part(self) -> tuple[Partition, tuple[EncodedBatch, ...]] | None:
         """Return the partition, and what is to be appended, if it is the only one; otherwise None."""
