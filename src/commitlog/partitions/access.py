@@ -6,6 +6,7 @@ import threading
 from typing import TypeAlias
 
 from commitlog.locks import ProcessLock
+from commitlog.partitions.sync_queue import SyncQueue
 
 Lock: TypeAlias = "threading.Lock | ProcessLock"
 
@@ -21,6 +22,7 @@ class Access:
     lock: Lock
     sync_lock: Lock
     compaction_lock: Lock
+    sync_queue: SyncQueue  # the threads of this process that wait for a sync
 
     def __init__(self) -> None:
         self.renew()
@@ -28,6 +30,7 @@ class Access:
     def renew(self) -> None:
         """In a forked child: replace the locks, which a thread of the parent may have held."""
         self.lock, self.sync_lock, self.compaction_lock = (threading.Lock() for _ in range(3))
+        self.sync_queue = SyncQueue()
 
     def learn(self) -> None:
         """Learn what other processes did since this one last held a lock."""

@@ -20,6 +20,7 @@ from commitlog.partitions.layout import Layout
 from commitlog.partitions.page import StatePage
 from commitlog.partitions.recovery import Recovered, Recovery, RecoveryReport
 from commitlog.partitions.state import LogState, now_ms, unsynced
+from commitlog.partitions.sync_queue import SyncQueue
 from commitlog.segment import Segment, derived_files, segment_path
 from commitlog.segment_files import list_segments
 from commitlog.segment_writer import SegmentWriter
@@ -53,6 +54,7 @@ class SharedAccess(Access):
         self.lock = self._append_lock = ProcessLock(path + _APPEND, self._come_in, (self._page.letting_go,))
         self.sync_lock = ProcessLock(path + _SYNC, self._look_at_the_page)
         self.compaction_lock = ProcessLock(path + _COMPACTION)
+        self.sync_queue = SyncQueue()
 
     def learn(self) -> None:
         """Learn what other processes did since this one last held a lock."""

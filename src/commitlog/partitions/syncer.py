@@ -6,6 +6,7 @@ import time
 
 from commitlog import files
 from commitlog.partitions.state import LogState
+from commitlog.partitions.sync_queue import Turn
 from commitlog.segment import Segment
 from commitlog.segment_writer import sync_sealed
 
@@ -24,6 +25,23 @@ class Syncer:
 
     def sync_to(self, offset: int) -> None:
         """Make everything below `offset` durable. Group commit: another caller's sync may have covered it."""
+        state = self._state
+        if state.durable_offset >= offset and state.access.alone:  # another process may have truncated
+            return
+        queue, turn = state.access.sync_queue, Turn(offset)
+        try:
+            queue.enter(turn)
+            if turn.leads:
+                self._lead(offset)
+        finally:
+            try:
+                queue.leave(turn, state.durable_offset)
+            except BaseException:  # Ctrl-C: the next thread must not wait for nobody
+                queue.leave(turn, state.durable_offset)
+                raise
+
+    def _lead(self, offset: int) -> None:
+        """Sync for all threads that have appended before, unless everything below `offset` is durable."""
         state = self._state
         with state.sync_lock:
             if state.durable_offset >= offset:
