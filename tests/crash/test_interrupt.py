@@ -437,16 +437,28 @@ def test_records_are_found_by_their_time_after_one_with_a_later_time_was_undone(
             partition.roll()
 
 
+class InterruptedWords:
+    """The words of a state page, where Ctrl-C comes before the first one is stored."""
+
+    def __setitem__(self, index: int, value: int) -> None:
+        raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("several", [False, True])
 def test_readers_everywhere_hear_of_an_append_that_is_interrupted_once_this_process_has_it(
-    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    several: bool, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with commitlog.open(tmp_path / "log", mode="shared" if shared else "w") as log:
         partition = log.create_topic("t", config=CONFIG).partition(0)
-        interrupting_once(monkeypatch, StatePage, "publish_append")
-        with pytest.raises(KeyboardInterrupt):
-            partition.append_many([b"first"])
-        assert partition._state.next_offset == partition._state.page.next_offset
+        partition.append(b"first")
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(partition._state, "words", InterruptedWords())
+            if several:
+                partition.append_many([b"second", b"third"])
+            else:
+                partition.append(b"second")
+        assert partition._state.next_offset == partition._state.page.next_offset == 2 + several
         with commitlog.open(tmp_path / "log", mode="r") as reader:
             assert read(open_partition(reader)) == read(partition)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ if (reason := zookeeper_server.missing()) is not None and not zookeeper_server.R
 
 from kazoo import client as kazoo_client
 from kazoo.exceptions import ConnectionLoss, NoNodeError
+from kazoo.protocol.serialization import Close, Connect
 
 from commitlog.errors import (
     InvalidReplicasError,
@@ -68,13 +71,19 @@ def controller_of(node: Listener) -> ZooKeeperController:
 
 
 def end_session(node: Listener) -> None:
-    """End a node's session from outside: whoever knows its id and password may close it."""
+    """End a node's session from outside: anyone who knows its id and password may close it.
+
+    The request to close it is sent together with the one that takes the session over. The node's client
+    loses its connection then, and would take the session back before a second message arrived.
+    """
     client = controller_of(node)._client
-    host, port = client.hosts[0]
-    again = kazoo_client.KazooClient(f"{host}:{port}", client_id=client.client_id)
-    again.start()
-    again.stop()
-    again.close()
+    session_id, password = client.client_id
+    connect = Connect(0, client.last_zxid, 10_000, session_id, password, False).serialize()
+    close = struct.pack(">ii", 1, Close.type)
+    with socket.create_connection(client.hosts[0], timeout=30) as connection:
+        connection.sendall(b"".join(struct.pack(">i", len(part)) + part for part in (connect, close)))
+        while connection.recv(4096):  # until the server has closed the session, and so the connection
+            pass
 
 
 def started(rig: ZooKeeperRig, nodes: int = 3, replicas: int | None = None) -> list[Listener]:
