@@ -20,8 +20,8 @@ from typing import Any, Literal
 import commitlog
 from commitlog import CommitLog, Consumer, ConsumerRecord, RebalanceListener, TopicPartition
 from commitlog.errors import CommitFailedError, FencedMemberError, OutOfOrderSequenceError
-from commitlog.partitions.page import StatePage
 from commitlog.partitions.state import LogState
+from commitlog.segment_writer import SegmentWriter
 
 PARTITIONS = 4
 SESSION_MS = 1000
@@ -153,32 +153,45 @@ def write_through_a_producer(
         end_well(journal, log)
 
 
+STORED_WORDS = {"written": 0, "half published": 1, "published": 2}  # of the page, when an append is killed
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DeadlyWords:
+    """The words of a state page, where the process is killed once some more of them are stored."""
+
+    def __init__(self, words: Any, more: int) -> None:
+        self._words, self._more = words, more
+
+    def __setitem__(self, index: int, value: int) -> None:
+        if self._more:
+            self._words[index] = value
+            self._more -= 1
+        if not self._more:
+            die()
+
+
 def append_and_die(
     journal: Journal, path: str, moment: str, producer: tuple[int, int, int], values: list[bytes]
 ) -> None:
     """Append a batch, and be killed at some moment of it, so that nobody is told."""
     log = commitlog.open(path, mode="shared")
     partition = log.topic("t").partition(0)
-    real = StatePage.publish_append
-
-    def die(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def publish_half(page: StatePage, next_offset: int, end_position: int) -> None:
-        page.words[StatePage.END_POSITION] = end_position
-        die()
-
-    def publish_and_die(page: StatePage, next_offset: int, end_position: int) -> None:
-        real(page, next_offset, end_position)
-        die()
-
     if moment == "rolled":
         LogState.save_producers = die  # type: ignore[method-assign,assignment]
-    StatePage.publish_append = {  # type: ignore[method-assign,assignment]
-        "rolled": real, "written": die, "half published": publish_half, "published": publish_and_die,
-        "appended": real,
-    }[moment]  # fmt: skip
+    elif moment in STORED_WORDS:
+        state, real = partition._state, SegmentWriter.append
+
+        def append(*args: Any) -> None:
+            real(*args)
+            state.words = DeadlyWords(state.words, STORED_WORDS[moment])  # type: ignore[assignment]
+
+        SegmentWriter.append = append  # type: ignore[method-assign,assignment]
     partition.append_many(values, producer=producer)
+    assert moment == "appended", "it should be dead"
     die()
 
 

@@ -61,6 +61,7 @@ class Role:
 
     def __init__(self, name: str, path: Path, chance: random.Random) -> None:
         self.name = name
+        self.folder = path.parent
         self._path = path
         self._chance = chance
         self.lives = 0
@@ -68,7 +69,7 @@ class Role:
 
     def start(self) -> BaseProcess:
         self.lives += 1
-        process = self._started(self._path.parent, str(self._path), self._chance.randrange(1 << 30))
+        process = self._started(self.folder, str(self._path), self._chance.randrange(1 << 30))
         self.living.append(process)
         return process
 
@@ -106,6 +107,10 @@ class Sender(Role):
         return group_kills.start(program, journal, path, self.name, acks, self.lives, seed)
 
 
+def has_begun(writer: Role) -> bool:
+    return (writer.folder / f"{writer.name}.writer").exists()
+
+
 class Chaos:
     """Writers and members that come, stop, go on, end and are killed, as chance has it."""
 
@@ -129,6 +134,7 @@ class Chaos:
     def run(self, seconds: float) -> None:
         for role in self.roles:
             role.start()
+        wait_until(lambda: all(map(has_begun, self.writers)), 60)  # chance may not touch one of them again
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._act(self._chance.choice(self.roles))

@@ -80,13 +80,13 @@ class _Ending:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_at_any_step_of_a_commit_shows_nothing_wrong(kind: Kind) -> None:
-    bad_days(kind, None, range(1, 61, 1 if SOAK else 4))
+    bad_days(kind, None, range(1, 121, 1 if SOAK else 7))
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_shows_on_a_bad_day(plant: Plant) -> None:
     with pytest.raises(FOUND):
-        for step in range(1, 61):
+        for step in range(1, 121):
             for kind in KINDS:
                 bad_days(kind, plant, range(step, step + 1))
 

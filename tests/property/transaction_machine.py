@@ -30,6 +30,7 @@ from commitlog.errors import (
 from commitlog.groups.member import GroupMetadata
 from commitlog.groups.offsets import TOPIC as OFFSETS_TOPIC
 from commitlog.groups.offsets import OffsetAndMetadata, encoded
+from commitlog.partitions.counters import Counters
 from commitlog.partitions.page import StatePage
 from commitlog.partitions.state import LogState
 from commitlog.segment_writer import SegmentWriter
@@ -47,7 +48,7 @@ LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
 GROUP = GroupMetadata("g", -1, "")
 # where a process can be killed: between these calls, something of a transaction is stored
 STEPS: tuple[tuple[Any, str], ...] = (
-    (SegmentWriter, "append"), (StatePage, "publish_append"), (StatePage, "publish_transactions"),
+    (SegmentWriter, "append"), (Counters, "batched"), (StatePage, "publish_transactions"),
     (StatePage, "publish_layout"), (aborted_index, "write_entry"), (aborted_index, "store"),
     (TransactionLog, "_append"), (Partition, "sync"), (LogState, "roll"), (files, "replace"),
 )  # fmt: skip
@@ -59,7 +60,7 @@ ways = st.sampled_from(["one by one", "many", "arrow"])
 some_writes = st.lists(st.tuples(places, contents, ways, st.booleans()), min_size=1, max_size=3)
 handles = st.sampled_from([0, 1])
 players = st.integers(0, 5)
-steps = st.integers(1, 25)
+steps = st.integers(1, 50)
 
 
 @dataclass(eq=False)
@@ -687,7 +688,7 @@ class TransactionMachine(RuleBasedStateMachine):
             pass
         self.go_on_with_the_copy()
         copy = self.next_copy()
-        with before_step(step, lambda: copy_linked(self.path, copy)):
+        with at_step(step, lambda: copy_linked(self.path, copy)):
             self.open()
         if copy.exists():
             self.close()
@@ -697,12 +698,12 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @contextmanager
     def dying(self, step: int) -> Iterator[Callable[[], bool]]:
-        """Copy the files before step number `step` of what is done here, or after all of it.
+        """Copy the files at step number `step` of what is done here, or after all of it.
 
         Yields a function that says whether the step was reached.
         """
         self.copy = self.next_copy()
-        with before_step(step, lambda: copy_linked(self.path, self.copy)):
+        with at_step(step, lambda: copy_linked(self.path, self.copy)):
             yield self.copy.exists
         self.reached = self.copy.exists()
         if not self.reached:
@@ -877,17 +878,22 @@ def _rows_of(records: Any) -> list[Seen]:
 
 
 @contextmanager
-def before_step(number: int, act: Callable[[], object]) -> Iterator[None]:
-    """Act once, before the call with this number to one of STEPS."""
+def at_step(number: int, act: Callable[[], object]) -> Iterator[None]:
+    """Act once, before or after one of the calls to STEPS."""
     done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if done == number:
+            act()
 
     def watched(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal done
-            done += 1
-            if done == number:
-                act()
-            return real(*args, **kwargs)
+            step()
+            result = real(*args, **kwargs)
+            step()
+            return result
 
         return call
 
