@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 import commitlog
-from commitlog import CommitLog
+from commitlog import CommitLog, tasks
 from commitlog.errors import UnfinishedTransactionError
 from commitlog.partition import Partition
 from commitlog.transactions import coordinator
@@ -35,6 +35,7 @@ def make(target: Path) -> None:
         mock.patch.object(time, "time_ns", lambda: NOW_MS * 1_000_000),
         mock.patch.object(coordinator.Coordinator, "_new_producer_id", lambda self: next(ids)),
         mock.patch.object(coordinator, "_process", lambda: "host:4711"),
+        mock.patch.object(tasks.Task, "start", lambda self: None),  # nobody writes while a log is copied
     ):
         with commitlog.open(target / "log") as log:
             write_transfers(log)

@@ -51,7 +51,7 @@ CONF = {
     "spark.executor.extraJavaOptions": SHORT_LIFE,
     "spark.executor.memory": "512m",
     "spark.log.level": "WARN",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
 }
 

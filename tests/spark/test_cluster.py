@@ -19,6 +19,7 @@ from .sinks import digest, records
 
 ROUNDS = range(8 if SOAK else 1)
 NO_RETRIES = {"spark.task.maxFailures": "1"}
+ANYWHERE = {"spark.locality.wait": "0"}  # tasks go to both machines, wherever the data is
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
@@ -125,7 +126,7 @@ def test_a_machine_that_has_another_log_or_none_at_the_path_reads_and_writes_not
     (tmp_path / "empty").mkdir()
     expected = digest(other, "in")
     with elsewhere.finds(other, replaced), elsewhere.finds(tmp_path / "empty", mounts[2]):
-        done = cluster.submit(PROGRAMS, "tries", right, replaced, lost, conf=NO_RETRIES)
+        done = cluster.submit(PROGRAMS, "tries", right, replaced, lost, conf=NO_RETRIES | ANYWHERE)
     assert done.returncode == 0, done.stderr
     fine, wrong, gone = map(json.loads, done.stdout.splitlines())
     assert fine == [ROWS, None]

@@ -614,6 +614,39 @@ def test_readers_are_not_held_up_by_a_snapshot_from_before_a_marker_that_compact
         assert values(reading.topic("a")[0]) == [b"2"]
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_readers_are_not_held_up_by_a_process_that_did_not_see_a_marker_before_compaction_removed_it(
+    tmp_path: Path, commits: bool
+) -> None:
+    config = {"cleanup_policy": "compact", "delete_retention_ms": 0}
+    with (
+        commitlog.open(tmp_path / "log", mode="shared") as busy,
+        commitlog.open(tmp_path / "log", mode="shared") as quiet,
+    ):
+        one, other = busy.create_topic("a", config=config).partition(0), quiet.topic("a").partition(0)
+        txn = busy.transaction()
+        txn.append("a", b"1", key=b"k")
+        txn.flush()
+        assert len(other.open_transactions()) == 1
+        if commits:
+            txn.commit()
+        else:
+            txn.abort()
+        for _ in range(3):
+            one.append(b"2", key=b"k")
+            one.roll()
+            one.compact(now=1 << 50)
+        assert not any(batch.header.is_marker for segment in one.segments for batch in segment.batches())
+        other.append(b"3", key=b"k")
+        assert other.open_transactions() == one.open_transactions() == []
+        with busy.transaction() as txn:  # which tells readers again where undecided ones begin
+            txn.append("a", b"4", key=b"k")
+        with quiet.transaction() as txn:
+            txn.append("a", b"5", key=b"k")
+        assert values(one)[-3:] == values(other)[-3:] == [b"3", b"4", b"5"]
+        assert one.last_stable_offset == one.next_offset
+
+
 # --- memory
 
 

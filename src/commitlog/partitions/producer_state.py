@@ -189,10 +189,8 @@ class Producers:
     def read(self, segments: Sequence[Segment], end: int, now_ms: int, stable: int = 0) -> None:
         """Note the sound batches in [next_offset, end); readers had come up to `stable`."""
         for header in headers_between(segments, self.next_offset, end, sound=True):
-            # no transaction is open where compaction leaves a batch without records
-            replaces_lost = header.record_count == 0 and not header.is_marker
-            if self._open and (header.base_offset > self.next_offset or replaces_lost):
-                self._note_lost(stable)
+            if self._open:
+                self._note_missing(header, stable)
             if header.producer_id != -1:
                 self.note_header(header, now_ms)
             self.next_offset = header.next_offset
@@ -200,19 +198,31 @@ class Producers:
             self._note_lost(stable)
         self.next_offset = end
 
+    def _note_missing(self, header: BatchHeader, stable: int) -> None:
+        """Note what is missing before or in this batch while transactions are open so far."""
+        compacted = not header.is_marker and header.record_count < header.next_offset - header.base_offset
+        if header.base_offset > self.next_offset or (compacted and header.record_count == 0):
+            self._note_lost(stable)
+        elif compacted:
+            self.forget_decided(header.next_offset)  # compaction rewrites only what is decided
+
     def _note_lost(self, stable: int) -> None:
         """Note that markers may be among what is lost here: those of the transactions that are open so far.
 
         What begins below `stable` was decided, because readers had passed it; the list of what is aborted
         says how. The others stay undecided, unless a later batch shows that they were still open.
         """
+        self.forget_decided(stable)
+        for producer_id in self._open:
+            self._known[producer_id].transaction = _UNSURE
+
+    def forget_decided(self, stable: int) -> None:
+        """Forget that transactions are open that begin below `stable`, where everything is decided."""
         for producer_id, first_offset in list(self._open.items()):
-            known = self._known[producer_id]
             if first_offset < stable:
+                known = self._known[producer_id]
                 known.transaction, known.first_offset = _NONE, -1
                 del self._open[producer_id]
-            else:
-                known.transaction = _UNSURE
 
     def forget_before(self, timestamp: int) -> None:
         """Forget the producers that have sent nothing since `timestamp`, and have no open transaction."""

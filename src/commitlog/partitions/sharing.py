@@ -123,7 +123,8 @@ class SharedAccess(Access):
             state.restore_producers()
             self._truncations_seen = page.truncations
         elif page.has_producers and known.next_offset < state.next_offset:
-            known.read(state.segments.segments, state.next_offset, now_ms())
+            known.read(state.segments.segments, state.next_offset, now_ms(), page.last_stable_offset)
+            known.forget_decided(page.last_stable_offset)  # compaction may have removed the markers since
 
     def _look_at_the_page(self) -> bool:
         state = self._state
