@@ -74,16 +74,29 @@ def end_session(node: Listener) -> None:
     """End a node's session from outside: anyone who knows its id and password may close it.
 
     The request to close it is sent together with the one that takes the session over. The node's client
-    loses its connection then, and would take the session back before a second message arrived.
+    loses its connection then, and may still take the session back before it is closed: then once more.
     """
     client = controller_of(node)._client
     session_id, password = client.client_id
     connect = Connect(0, client.last_zxid, 10_000, session_id, password, False).serialize()
     close = struct.pack(">ii", 1, Close.type)
-    with socket.create_connection(client.hosts[0], timeout=30) as connection:
-        connection.sendall(b"".join(struct.pack(">i", len(part)) + part for part in (connect, close)))
-        while connection.recv(4096):  # until the server has closed the session, and so the connection
-            pass
+    is_closed = False
+    while not is_closed:
+        with socket.create_connection(client.hosts[0], timeout=30) as connection:
+            connection.sendall(b"".join(struct.pack(">i", len(part)) + part for part in (connect, close)))
+            answers = b"".join(iter(lambda: connection.recv(4096), b""))
+        is_closed = _session_is_closed(answers)
+
+
+def _session_is_closed(answers: bytes) -> bool:
+    """Say whether the session had expired when it was taken over, or was closed without an error."""
+    if len(answers) < 12:
+        return False
+    size, _, timeout_ms = struct.unpack_from(">iii", answers)
+    if timeout_ms <= 0:
+        return True
+    closed = answers[4 + size :]
+    return len(closed) >= 20 and struct.unpack_from(">iqi", closed, 4)[2] == 0
 
 
 def started(rig: ZooKeeperRig, nodes: int = 3, replicas: int | None = None) -> list[Listener]:
